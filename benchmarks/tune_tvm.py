@@ -32,7 +32,7 @@ from tune_kernels import SIZES, machine_facts, plot, reached, search
 
 from tilewright.targets.base import find
 from tilewright.tune.measure import Meter
-from tilewright.tune.runner import Bench
+from tilewright.tune.runner import KernelBench
 from tilewright.tune.space import Space
 from tilewright.tune.tasks import task_of
 
@@ -63,7 +63,7 @@ class Ours:
         kernel = ALL[name]()
         self.meter = Meter(find("cpu"), threads)
         self.subject, self.space = task_of(kernel).subject("cpu", threads), Space(kernel, self.meter.description)
-        self.bench = Bench(self.subject)
+        self.bench = KernelBench(self.subject)
         self.variants = {"base": self.meter.default(self.subject, self.space.default)}
 
     def save(self, file: Path) -> None:

@@ -120,13 +120,13 @@ def make_package():
 @pytest.fixture
 def small_package(kernel_objects, make_package):
     """t = reverse(x) + w; u = reverse(t) * t; y = reverse(u) + w; the second output is a copy of x."""
-    from tilewright.program.plan import Step, Value, plan_memory
+    from tilewright.program.plan import CallEffects, StorageValue, plan_memory
     from tilewright.program.program import COPY, Call, Program, TensorInfo
 
     nbytes = 4 * SIZE
-    given = [Value(nbytes, home=("input", 0)), Value(nbytes, home=("constant", 0))]
-    steps = [Step((0, 1), (2,)), Step((2, 2), (3,)), Step((3, 1), (4,))]
-    plan = plan_memory([*given, *[Value(nbytes)] * 3], steps, outputs=[4, 0])
+    given = [StorageValue(nbytes, home=("input", 0)), StorageValue(nbytes, home=("constant", 0))]
+    steps = [CallEffects((0, 1), (2,)), CallEffects((2, 2), (3,)), CallEffects((3, 1), (4,))]
+    plan = plan_memory([*given, *[StorageValue(nbytes)] * 3], steps, outputs=[4, 0])
     symbols, names = ("add", "mul", "add"), (("/a/Add",), ("/b/Mul", "/b/Relu"), ("/c/Add",))
     calls = [
         Call(symbol, tuple(plan.refs[v] for v in (*step.reads, *step.writes)), (2,), name)

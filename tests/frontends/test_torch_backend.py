@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from tilewright.compat import torch_backend  # noqa: E402
 from tilewright.compat.torch_backend import Settings, backend  # noqa: E402
-from tilewright.compat.torch_calls import Frozen  # noqa: E402
+from tilewright.compat.torch_calls import FrozenCall  # noqa: E402
 from tilewright.errors import UsageError  # noqa: E402
 
 F = nn.functional
@@ -143,7 +143,7 @@ def test_frozen_parameters_cost_a_call_no_loop_of_pythons():
 
     def events(count):
         tensors, seen = [torch.ones(3) for _ in range(count)], []
-        call = Frozen(lambda args: args, dict(enumerate(tensors)), lambda: pytest.fail("nothing has changed"))
+        call = FrozenCall(lambda args: args, dict(enumerate(tensors)), lambda: pytest.fail("nothing has changed"))
         sys.setprofile(lambda frame, event, what: seen.append(event))
         try:
             call(tensors)
@@ -173,7 +173,7 @@ def test_what_is_frozen(monkeypatch):
     assert kept(lambda x: (module.weight.mul_(1.0), module(x))[1]) == [0]
     monkeypatch.setattr(torch_backend, "_room", lambda: 10)
     made = []
-    monkeypatch.setattr(torch_backend, "Frozen", lambda *a: made.append(a))
+    monkeypatch.setattr(torch_backend, "FrozenCall", lambda *a: made.append(a))
     assert kept(module) == [2] and not made
 
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 import tilewright as tw  # noqa: E402
 from tilewright.errors import InputError, UnsupportedError, UsageError  # noqa: E402
 from tilewright.frontends.torch import arrays  # noqa: E402
-from tilewright.frontends.torch.program import Program  # noqa: E402
+from tilewright.frontends.torch.program import TorchProgram  # noqa: E402
 
 
 @dataclass
@@ -93,7 +93,7 @@ def test_inputs_that_the_module_writes_to():
 def test_parameters_share_the_memory_of_the_module():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         module = torch.nn.Linear(4, 8).to(dtype)
-        program = Program.of(module, (torch.randn(2, 4, dtype=dtype),), None)
+        program = TorchProgram.of(module, (torch.randn(2, 4, dtype=dtype),), None)
         known = program.known["p_weight"]
         assert known.__array_interface__["data"][0] == module.weight.data_ptr()
         graph = program.graph({})

@@ -168,12 +168,12 @@ def runner_command(
       tilewright runner --listen 0.0.0.0:7070 --key-file key
       tilewright tune model.onnx --trials 500 --runners board:7070 --key-file key      (on the other machine)
     """
-    from ..tune.remote_runners import Station
+    from ..tune.remote_runners import RunnerHost
     from ..tune.wire import Server, address_of, key_from
 
     set_debug(debug)
     host, port = address_of(listen)
-    server = Server(Station(target), host, port, key_from(_key(key_file)), note)
+    server = Server(RunnerHost(target), host, port, key_from(_key(key_file)), note)
     note(f"listening on {server.address[0]}:{server.address[1]}", wanted=True)
     try:
         server.serve()

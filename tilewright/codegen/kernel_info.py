@@ -12,7 +12,7 @@ from torch_mlir import ir
 from ..ir.graph import Graph
 from ..schedule.inplace import inplace_pairs
 from ..schedule.nest import Alloc, For, Nest, Pack, Seq, Stmt, walk_stmts, writes
-from ..support.huge_pages import Pool
+from ..support.huge_pages import HugePagePool
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class KernelInfo:
         return {**report, "unmet": list(self.unmet)} if self.unmet else report
 
 
-def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.ndarray:
+def pack_array(array: np.ndarray, pack: Pack, pool: HugePagePool | None = None) -> np.ndarray:
     """A constant in the layout of a `Pack`, contiguous and padded with zeros; its memory is taken from `pool`.
 
     >>> pack_array(np.arange(6).reshape(2, 3), Pack("b", ((), (2,)), (1, 0, 2))).tolist()
@@ -55,7 +55,7 @@ def pack_array(array: np.ndarray, pack: Pack, pool: Pool | None = None) -> np.nd
     if any(p for _, p in pads):
         array = np.pad(array, pads)
     array = array.reshape(shape).transpose(pack.order)
-    out = (pool or Pool()).empty(array.shape, array.dtype)
+    out = (pool or HugePagePool()).empty(array.shape, array.dtype)
     out[...] = array
     return out
 

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..driver.graph_cache import compile_graph
 from ..frontends.torch.fx_graph import FxGraph
 from ..frontends.torch.fx_sizes import give_symbols, hints_of, symbols_of
-from ..frontends.torch.node import Failure, report
+from ..frontends.torch.node import ImportFailure, report
 from ..frontends.torch.partition import Trial, cut, random_operator, trial
 from ..frontends.torch.program import training_decompositions
 from ..frontends.torch.rng_state import without_rng_state
@@ -34,8 +34,8 @@ from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..support.sizes import current
-from .torch_calls import BySize, Call, Frozen, boxed, call_of
-from .torch_open import MOST_CALLS, NotImported, OpenPrograms
+from .torch_calls import BySize, Call, FrozenCall, boxed, call_of
+from .torch_open import MOST_CALLS, DynamicShapesUnsupported, OpenPrograms
 from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here
@@ -134,7 +134,7 @@ def _inference(
     if not frozen or (settings.freeze is None and sum(t.nbytes for t in frozen.values()) > _room()):
         return compiler(module, example_inputs)
     call = Compiler(settings, frozen)(module, example_inputs)
-    return Frozen(call, frozen, lambda: compiler(module, example_inputs))
+    return FrozenCall(call, frozen, lambda: compiler(module, example_inputs))
 
 
 def _room() -> int:
@@ -213,10 +213,10 @@ class Compiler:
         with unset_fake_temporarily():
             made, walk = graph.graph()
         if walk.failures:
-            raise NotImported(walk.failures) if current() is not None else report(walk.failures)
+            raise DynamicShapesUnsupported(walk.failures) if current() is not None else report(walk.failures)
         return graph, None if made is None else compile_graph(made, self.settings.options)
 
-    def _judge_open(self, failures: Sequence[Failure], error: Exception | None) -> None:
+    def _judge_open(self, failures: Sequence[ImportFailure], error: Exception | None) -> None:
         """Report operators for which there is no program for all sizes, each once; UnsupportedError if that may not
         be."""
         lines = [f"{f.operator}{f' ({f.place})' if f.place else ''}: {f.reason}" for f in failures]
@@ -235,7 +235,7 @@ class Compiler:
                     stacklevel=2,
                 )
 
-    def _judge(self, failures: Sequence[Failure]) -> None:
+    def _judge(self, failures: Sequence[ImportFailure]) -> None:
         """Report operators that PyTorch runs, each once; UnsupportedError if they may not."""
         if failures and not self.settings.fallback:
             raise report(failures)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..frontends.torch.fx_graph import Form, Layout, Result
+from ..frontends.torch.fx_graph import GraphOutput, GraphSignature, StridedLayout
 from ..frontends.torch.fx_sizes import symbols_of
 
 #: programs kept for the sizes that a graph with open dimensions is called with
@@ -31,7 +31,7 @@ def boxed(call: Callable[[list[Any]], list[Any]]) -> Call:
     return call
 
 
-def call_of(layout: Layout, run: Run | None, draws: bool = False) -> Call:
+def call_of(layout: GraphSignature, run: Run | None, draws: bool = False) -> Call:
     """A call of the program of a graph, which `run` runs: on addresses of inputs and of outputs. It is None where the
     program computes nothing; `draws` says whether it draws random numbers."""
     results = _results(layout.results)
@@ -84,7 +84,7 @@ def _laid_out(tensor: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, 
         return torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor)
 
 
-def _results(results: Sequence[Result]) -> Callable[[list[Any], list[Any]], list[Any]]:
+def _results(results: Sequence[GraphOutput]) -> Callable[[list[Any], list[Any]], list[Any]]:
     """A function from the arguments and the program's outputs to what the graph returns; it empties the arguments."""
     if [(r.kind, r.what, r.view) for r in results] == [("output", i, None) for i in range(len(results))]:
 
@@ -105,7 +105,7 @@ def _results(results: Sequence[Result]) -> Callable[[list[Any], list[Any]], list
     return collect
 
 
-def _viewed(tensor: torch.Tensor, view: Form | None) -> torch.Tensor:
+def _viewed(tensor: torch.Tensor, view: StridedLayout | None) -> torch.Tensor:
     if view is None:
         return tensor
     return tensor.as_strided(view.sizes, view.strides, tensor.storage_offset() + view.offset)
@@ -141,7 +141,7 @@ class BySize:
             return self._calls[sizes]
 
 
-class Frozen:
+class FrozenCall:
     """A call with tensors built in, as long as none of them is written to or replaced; from then on one that reads them
     anew in every call, which `make` makes.
 
@@ -193,4 +193,4 @@ def _windows(tensor: torch.Tensor) -> list[memoryview]:
     return [memoryview((ctypes.c_char * part).from_address(tensor.data_ptr() + p)).cast("B") for p in places]
 
 
-__all__ = ["BySize", "Call", "Frozen", "boxed", "call_of"]
+__all__ = ["BySize", "Call", "FrozenCall", "boxed", "call_of"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from ..frontends.failures import Failure
+from ..frontends.failures import ImportFailure
 from ..frontends.torch.fx_graph import FxGraph
 from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, relations_of, tied
 from ..frontends.torch.symbols import size_of
@@ -25,16 +25,16 @@ MOST_TRIED = 4
 Make = Callable[[Mapping[Any, Any]], tuple[FxGraph, Executable | None]]
 
 
-class NotImported(Exception):
+class DynamicShapesUnsupported(Exception):
     """Operators of a graph cannot be imported while sizes are open."""
 
-    def __init__(self, failures: Sequence[Failure]) -> None:
+    def __init__(self, failures: Sequence[ImportFailure]) -> None:
         super().__init__(", ".join(f.operator for f in failures))
         self.failures = failures
 
 
 @dataclass
-class Program:
+class DynamicShapeProgram:
     """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols; those
     of `ties` have the size of the symbol that they are tied to. The dimension of a symbol that has a `base` is by how
     much it is more than that one."""
@@ -84,11 +84,15 @@ class OpenPrograms:
     """
 
     def __init__(
-        self, module: Any, make: Make, otherwise: Call, refused: Callable[[Sequence[Failure], Exception | None], None]
+        self,
+        module: Any,
+        make: Make,
+        otherwise: Call,
+        refused: Callable[[Sequence[ImportFailure], Exception | None], None],
     ) -> None:
         self._module, self._make, self._otherwise, self._refused = module, make, otherwise, refused
         self._ranges: Mapping[Any, Any] | None = None
-        self._programs: list[Program] = []
+        self._programs: list[DynamicShapeProgram] = []
         self._first: Mapping[Any, Any] | None = None
         #: of each symbol the number of a class: those of one have been equal in every call
         self._equal: dict[Any, int] = {}
@@ -105,7 +109,7 @@ class OpenPrograms:
         program = next((p for p in reversed(self._programs) if p.takes(sizes)), None) or self._wider(sizes)
         return self._otherwise if program is None else program.call(sizes)
 
-    def _wider(self, sizes: Mapping[Any, Any]) -> Program | None:
+    def _wider(self, sizes: Mapping[Any, Any]) -> DynamicShapeProgram | None:
         """A program for these sizes and all that were served before; None if there can be none."""
         try:
             if self._ranges is None:
@@ -123,7 +127,7 @@ class OpenPrograms:
             self._programs = [*self._programs, program][-MOST_SIZES:]
         return program
 
-    def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> Program | None:
+    def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> DynamicShapeProgram | None:
         """A program with these symbols open, and with as few of them tied or related as it takes."""
         assert self._ranges is not None
         alike = tied(places_alike(self._module, sizes, {s: self._equal[s] for s in chosen}))
@@ -150,7 +154,7 @@ class OpenPrograms:
 
     def _program(
         self, sizes: Mapping[Any, Any], chosen: set[Any], ties: Mapping[Any, Any], related: Mapping[Any, Any]
-    ) -> Program | None:
+    ) -> DynamicShapeProgram | None:
         """A program with these symbols open; None where one of them is no size, such as a negative number."""
         assert self._ranges is not None
         dims: dict[Any, Dim] = {}
@@ -164,7 +168,7 @@ class OpenPrograms:
                 before = max((p.dims[symbol].high for p in self._programs if symbol in p.dims), default=0)
                 if (dim := r.dim(f"d{i}", size, before)) is None:
                     self._refused(
-                        [Failure("a number", "", f"{sizes[symbol]} is none of the sizes from {r.low} on")], None
+                        [ImportFailure("a number", "", f"{sizes[symbol]} is none of the sizes from {r.low} on")], None
                     )
                     return None
                 dims[symbol] = dim
@@ -182,17 +186,17 @@ class OpenPrograms:
 
             open_ones = {s: size_at(s) for s in (*known, *related)}
             graph, made = self._make({**others, **open_ones, **{s: open_ones[t] for s, t in ties.items()}})
-        return Program(dims, others, ties, bases, graph, made)
+        return DynamicShapeProgram(dims, others, ties, bases, graph, made)
 
 
-def _failures(e: Exception) -> Sequence[Failure]:
+def _failures(e: Exception) -> Sequence[ImportFailure]:
     """What stands in the way of a program for all sizes."""
-    if isinstance(e, NotImported):
+    if isinstance(e, DynamicShapesUnsupported):
         return e.failures
     if not isinstance(e, TilewrightError):
-        return [Failure("a graph", "", f"{type(e).__name__}: {e}")]
+        return [ImportFailure("a graph", "", f"{type(e).__name__}: {e}")]
     name, _, place = (e.operator or "a graph").partition(" (")
-    return [Failure(name, place.removesuffix(")"), e.message)]
+    return [ImportFailure(name, place.removesuffix(")"), e.message)]
 
 
-__all__ = ["MOST_CALLS", "NotImported", "OpenPrograms", "Program"]
+__all__ = ["MOST_CALLS", "DynamicShapesUnsupported", "OpenPrograms", "DynamicShapeProgram"]

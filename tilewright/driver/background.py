@@ -87,7 +87,7 @@ def _check(options: Options) -> None:
 
 
 class ProcessMaker:
-    """Compiles a model for sizes, each in a process of its own; see `runtime.background.Maker`."""
+    """Compiles a model for sizes, each in a process of its own; see `runtime.background.BackgroundCompiler`."""
 
     def __init__(self, source: Any, options: Options, told: Callable[[], Told | None]) -> None:
         front_end = protocol.find(source)
@@ -102,7 +102,7 @@ class ProcessMaker:
         self._stopped = False
 
     def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
-        """See `runtime.background.Maker`."""
+        """See `runtime.background.BackgroundCompiler`."""
         if self._known is None:
             self._known = self._told()
             if self._known is None:
@@ -174,14 +174,14 @@ class ProcessMaker:
         )
 
     def stop(self) -> None:
-        """See `runtime.background.Maker`."""
+        """See `runtime.background.BackgroundCompiler`."""
         with self._lock:
             self._stopped = True
             if self._child is not None:
                 self._child.kill()
 
     def forget(self) -> None:
-        """See `runtime.background.Maker`."""
+        """See `runtime.background.BackgroundCompiler`."""
         self._lock, self._child = threading.Lock(), None
 
 

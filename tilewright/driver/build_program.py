@@ -15,14 +15,14 @@ from ..codegen.kernel_info import KernelInfo, location_names, pack_array
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.open_plan import plan_open
-from ..program.open_sizes import OpenSizes
+from ..program.open_sizes import SizeTable
 from ..program.order import best_order
-from ..program.plan import MemoryPlan, Step, Value, plan_memory
+from ..program.plan import CallEffects, MemoryPlan, StorageValue, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..support.errors import CompileError
-from ..support.huge_pages import Pool, release_pages
+from ..support.huge_pages import HugePagePool, release_pages
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS, source_of
@@ -72,8 +72,8 @@ class _Builder:
         self.begun: dict[int, int] = {}  # device -> its first call
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
-        self.values: list[Value] = []
-        self.pool = Pool()
+        self.values: list[StorageValue] = []
+        self.pool = HugePagePool()
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
@@ -85,7 +85,7 @@ class _Builder:
         arguments = zip(self.graph.block.arguments, signature.homes, self.graph.inputs(), strict=True)
         for number, (argument, home, (_, t)) in enumerate(arguments):
             where = 0 if home[0] == "input" else self.device_of_state(number, argument)
-            self.ids[argument] = self.value(Value(t.nbytes, home=home, device=where))
+            self.ids[argument] = self.value(StorageValue(t.nbytes, home=home, device=where))
         returned: list[int] = []
         for op in self.graph.operations():
             if op.name == "func.call":
@@ -97,7 +97,7 @@ class _Builder:
                 result = op.results[0]
                 source = self.id_of(op.operands[0])
                 device = self.values[source].device
-                self.ids[result] = self.value(Value(type_of(result).nbytes, view_of=source, device=device))
+                self.ids[result] = self.value(StorageValue(type_of(result).nbytes, view_of=source, device=device))
         self.scratch = [self.scratch_value(c) for c in self.calls]
         steps = [self.step(c, s) for c, s in zip(self.calls, self.scratch, strict=True)]
         if self.minimize:
@@ -127,7 +127,7 @@ class _Builder:
         program.check()
         return program, self.constants
 
-    def plan(self, steps: list[Step], returned: list[int]) -> tuple[MemoryPlan, OpenSizes | None]:
+    def plan(self, steps: list[CallEffects], returned: list[int]) -> tuple[MemoryPlan, SizeTable | None]:
         following = self.signature.following
         if current() is None:
             return plan_memory(self.values, steps, returned, self.align, self.minimize, following), None
@@ -137,7 +137,7 @@ class _Builder:
         plan = plan_open(self.values, steps, returned, following, self.align, self.minimize)
         return open_plan(*plan, given, made)
 
-    def value(self, v: Value) -> int:
+    def value(self, v: StorageValue) -> int:
         self.values.append(v)
         return len(self.values) - 1
 
@@ -183,7 +183,7 @@ class _Builder:
         if self.values[value].device == device:
             return value
         if (value, device) not in self.copied:
-            made = self.copied[value, device] = self.value(Value(self.values[value].nbytes, device=device))
+            made = self.copied[value, device] = self.value(StorageValue(self.values[value].nbytes, device=device))
             at = self.begun.get(device, len(self.calls)) if self.is_input(value) else len(self.calls)
             self.calls.insert(at, (COPY, [value], [made], ()))
             self.begun = {d: n + (n > at) for d, n in self.begun.items()}
@@ -224,7 +224,7 @@ class _Builder:
                 TensorInfo(name if len(name) < 200 else "constant", array.shape, _array_type(array).dtype, self.here)
             )
             home = ("constant", len(self.constants) - 1)
-            self.constant_ids[key] = self.value(Value(array.nbytes, home=home, device=self.here))
+            self.constant_ids[key] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
         if self.uses is not None and name in self.uses:
             self.uses[name] -= 1
             if not self.uses[name]:
@@ -255,7 +255,7 @@ class _Builder:
             reads.append(self.constant(v, pack) if self.is_constant(v) else self.brought(self.id_of(v), self.here))
         writes = []
         for r in op.results:
-            self.ids[r] = self.value(Value(type_of(r).nbytes, device=self.here))
+            self.ids[r] = self.value(StorageValue(type_of(r).nbytes, device=self.here))
             writes.append(self.ids[r])
         self.begun.setdefault(self.here, len(self.calls))
         self.calls.append((symbol, reads, writes, location_names(op.location)))
@@ -263,13 +263,13 @@ class _Builder:
     def scratch_value(self, call: tuple[str, list[int], list[int], tuple[str, ...]]) -> int | None:
         """The scratch memory of a call as a value that lives during its step only."""
         size = self.kernels[call[0]].scratch
-        return self.value(Value(size)) if self.minimize and size else None
+        return self.value(StorageValue(size)) if self.minimize and size else None
 
-    def step(self, call: tuple[str, list[int], list[int], tuple[str, ...]], scratch: int | None) -> Step:
+    def step(self, call: tuple[str, list[int], list[int], tuple[str, ...]], scratch: int | None) -> CallEffects:
         symbol, reads, writes, _ = call
         first = len(reads)
         inplace = tuple((o - first, i) for o, i in self.kernels[symbol].inplace)
-        return Step(tuple(reads), (*writes, *([] if scratch is None else [scratch])), inplace)
+        return CallEffects(tuple(reads), (*writes, *([] if scratch is None else [scratch])), inplace)
 
     def place(
         self,

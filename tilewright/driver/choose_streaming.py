@@ -20,7 +20,7 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..program.order import best_order
-from ..program.plan import Step, Value, live_profile, plan_memory
+from ..program.plan import CallEffects, StorageValue, live_profile, plan_memory
 from ..program.program import align_up
 from ..schedule.finish import finish
 from ..schedule.inplace import inplace_pairs
@@ -84,7 +84,7 @@ class Streamer:
     machine: Machine
     align: int
     limit: int | None = None
-    values: list[Value] = field(default_factory=list)
+    values: list[StorageValue] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
     made: dict[tuple[Any, ...], Streamed | None] = field(default_factory=dict)
@@ -111,24 +111,26 @@ class Streamer:
 
         def number(v: ir.Value) -> int:
             if v not in ids:  # a constant, or a view of one
-                ids[v] = self.value(Value(type_of(v).nbytes, home=("constant", len(self.values))))
+                ids[v] = self.value(StorageValue(type_of(v).nbytes, home=("constant", len(self.values))))
             return ids[v]
 
         for i, a in enumerate(self.graph.block.arguments):
-            ids[a] = self.value(Value(type_of(a).nbytes, home=("input", i)))
+            ids[a] = self.value(StorageValue(type_of(a).nbytes, home=("input", i)))
         for op in self.graph.operations():
             if op.name == "func.call":
                 reads = [number(v) for v in op.operands]
                 for r in op.results:
-                    ids[r] = self.value(Value(type_of(r).nbytes))
+                    ids[r] = self.value(StorageValue(type_of(r).nbytes))
                 symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
                 self.calls.append(_Call(op, symbol, reads, [ids[r] for r in op.results]))
             elif op.name in VIEWS:
-                ids[op.results[0]] = self.value(Value(type_of(op.results[0]).nbytes, view_of=number(op.operands[0])))
+                ids[op.results[0]] = self.value(
+                    StorageValue(type_of(op.results[0]).nbytes, view_of=number(op.operands[0]))
+                )
             elif op.name == "func.return":
                 self.returned = [number(v) for v in op.operands]
 
-    def value(self, v: Value) -> int:
+    def value(self, v: StorageValue) -> int:
         """Of the largest sizes, where memory is scarce."""
         self.values.append(replace(v, nbytes=highest(v.nbytes)))
         return len(self.values) - 1
@@ -198,7 +200,7 @@ class Streamer:
 
     # ---- what is alive ----
 
-    def step(self, part: Part, first: int | None = None) -> tuple[Step, int]:
+    def step(self, part: Part, first: int | None = None) -> tuple[CallEffects, int]:
         """The step of a part, with the bytes of its rings as a value of its own; value `first` is free for that."""
         c = self.calls[part.calls[-1]]
         if part.single:
@@ -210,7 +212,7 @@ class Streamer:
             pairs, local = streamed.inplace, streamed.local
             reads = [self.calls[n].reads[i] for n, i in self.operands(part)]
         own = (first,) if first is not None and local else ()
-        return Step(tuple(reads), (*c.writes, *own), tuple((o - len(reads), i) for o, i in pairs)), local
+        return CallEffects(tuple(reads), (*c.writes, *own), tuple((o - len(reads), i) for o, i in pairs)), local
 
     def operands(self, part: Part) -> list[tuple[int, int]]:
         """(call, position) of what a chain takes, in the order of its parameters."""
@@ -223,12 +225,12 @@ class Streamer:
             found = [first, *(f for f in found if f != first)]
         return found
 
-    def program(self, parts: list[Part]) -> tuple[list[Value], list[Step]]:
+    def program(self, parts: list[Part]) -> tuple[list[StorageValue], list[CallEffects]]:
         values, steps = list(self.values), []
         for p in self.ordered(parts):
             s, local = self.step(p, len(values))
             if local:
-                values.append(Value(local))
+                values.append(StorageValue(local))
             steps.append(s)
         return values, steps
 

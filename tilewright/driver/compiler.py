@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..frontends.protocol import Traced
+from ..frontends.protocol import TracedSource
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.executable import Executable
@@ -117,7 +117,7 @@ def compile_state(
 
 def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
     """The open dimensions of the shapes that the options give, or of a program that brings its own."""
-    own = isinstance(source, Traced) and not options.inputs
+    own = isinstance(source, TracedSource) and not options.inputs
     return source.open_dims() if own else open_dims(options.inputs)
 
 

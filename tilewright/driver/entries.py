@@ -15,7 +15,7 @@ from typing import Any
 from ..program.package import Package
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
-from ..runtime.pool import Pool
+from ..runtime.pool import ConstantPool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import find
@@ -34,7 +34,7 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     if not sources or options.stop_after is not None:
         why = "stop_after shows one model" if sources else "there is no model to compile"
         raise UsageError(f"{why}: entries are {{'prefill': 'prefill.onnx', 'decode': 'decode.onnx'}}")
-    pool, packages = Pool(), dict[str, Package]()
+    pool, packages = ConstantPool(), dict[str, Package]()
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
         made = compile(source, **{f.name: getattr(own, f.name) for f in dataclasses.fields(own)})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..ir.types import Type
 from ..program.open_plan import OpenPlan
-from ..program.open_sizes import Formula, OpenSizes
+from ..program.open_sizes import Formula, SizeTable
 from ..program.plan import MemoryPlan
 from ..program.program import BufferRef
 from ..schedule.open_nest import typical_sizes
@@ -59,14 +59,14 @@ def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
 
 def open_plan(
     plan: MemoryPlan, places: OpenPlan, inputs: Sequence[Type], outputs: Sequence[Type]
-) -> tuple[MemoryPlan, OpenSizes]:
+) -> tuple[MemoryPlan, SizeTable]:
     """The plan of `plan_open` at typical sizes, and the formulas of all sizes; of inputs and outputs that the caller
     gives and gets."""
     known, typical = current(), typical_sizes()
     assert known is not None
     starts, arena = tuple(value_at(s, typical) for s in places.starts), value_at(places.arena, typical)
     copies = tuple((_settled(a, starts, typical), _settled(b, starts, typical)) for a, b in plan.copies)
-    sizes = OpenSizes(
+    sizes = SizeTable(
         known.dims,
         tuple(tuple(_declared(d, known) for d in t.dims) for t in inputs),
         tuple(tuple(map(formula, t.dims)) for t in outputs),

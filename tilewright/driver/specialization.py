@@ -15,7 +15,7 @@ from ..program.package import Package
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.parts import DynamicInfo
-from ..runtime.pool import Pool
+from ..runtime.pool import ConstantPool
 from ..support.errors import TilewrightError, UsageError
 from ..support.options import Options
 from ..targets.base import find
@@ -69,11 +69,11 @@ def can_open(options: Options) -> bool:
     return True
 
 
-def builder(options: Options, name: str, pool: Pool | None = None) -> Callable[[Graph, str], Executable]:
+def builder(options: Options, name: str, pool: ConstantPool | None = None) -> Callable[[Graph, str], Executable]:
     """A function from a graph and the name of its body to an executable; all share their constants."""
     from .compiler import build
 
-    pool = pool or Pool()
+    pool = pool or ConstantPool()
     static = dataclasses.replace(options, inputs=None, stop_after=None)
 
     def share(package: Package) -> None:

@@ -16,7 +16,7 @@ class NotImported(Exception):
 
 
 @dataclass(frozen=True)
-class Failure:
+class ImportFailure:
     """A node that cannot be imported."""
 
     operator: str
@@ -24,7 +24,7 @@ class Failure:
     reason: str = ""
 
 
-def report(failures: Sequence[Failure], hint: str) -> UnsupportedError:
+def report(failures: Sequence[ImportFailure], hint: str) -> UnsupportedError:
     """All failures as one error: a line an operator and reason, with its count and its first places."""
     groups: dict[tuple[str, str], list[str]] = {}
     for f in failures:

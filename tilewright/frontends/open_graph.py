@@ -10,7 +10,7 @@ from ..ir.constants import ConstantTable
 from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..ir.types import from_array
-from ..runtime.parts import BodyInfo, DynamicInfo, Entry, Plan, StoredSource
+from ..runtime.parts import BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan
 from ..support.errors import UsageError
 from ..support.mapped_file import MappedFile
 
@@ -70,11 +70,13 @@ class OpenGraph:
     def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
         return self.body(body).inputs
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
         graph = fixed(self.graph.clone(), {n: from_array(a).dims for n, a in entries.items()})
         info = self.body(body)
         results: dict[str, list[Any]] = {n: ["out", i] for i, n in enumerate(info.outputs)}
-        return Plan(graph, info.inputs, results, [], (), (), frozenset())
+        return SubgraphPlan(graph, info.inputs, results, [], (), (), frozenset())
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         raise UsageError("a graph has no nodes to evaluate")

@@ -86,7 +86,7 @@ class Staging(Protocol):
 
 
 @runtime_checkable
-class Traced(Protocol):
+class TracedSource(Protocol):
     """A source that came of running a program on examples."""
 
     def wrap(self, executable: Any) -> Any:
@@ -102,7 +102,7 @@ class Tracing(Protocol):
 
     name: str
 
-    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> Traced:
+    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> TracedSource:
         """What `load` takes."""
 
 

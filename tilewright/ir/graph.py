@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
-from ..support.notebook import Text, fragment
+from ..support.notebook import NotebookText, fragment
 from ..support.numbers import count
 from . import dialect
 from .constants import ConstantTable
@@ -125,9 +125,9 @@ class Graph:
 
     # ---- text and files ----
 
-    def text(self) -> Text:
+    def text(self) -> NotebookText:
         """The module as MLIR text with locations."""
-        return Text(self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False))
+        return NotebookText(self.module.operation.get_asm(enable_debug_info=True, use_local_scope=False))
 
     def __repr__(self) -> str:
         with use():

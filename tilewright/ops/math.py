@@ -246,7 +246,7 @@ class Clip(Elementwise):
 # ---- functions of one float ----------------------------------------------------------------------------------------
 
 
-class Function(Unary, abstract=True):
+class MathFunction(Unary, abstract=True):
     """A function of floats that is one `math` operation of the same name; halves are computed in f32."""
 
     accepts = "float"
@@ -262,13 +262,13 @@ class Function(Unary, abstract=True):
         return b.unary(cls.mnemonic, x)
 
 
-class Exp(Function):
+class Exp(MathFunction):
     """e ** x."""
 
     function = np.exp
 
 
-class Exp2(Function):
+class Exp2(MathFunction):
     """2 ** x, exact for whole numbers."""
 
     @staticmethod
@@ -276,25 +276,25 @@ class Exp2(Function):
         return np.exp2(x, dtype=np.float64)
 
 
-class Expm1(Function):
+class Expm1(MathFunction):
     """e ** x - 1, precise near 0."""
 
     function = np.expm1
 
 
-class Log(Function):
+class Log(MathFunction):
     """Natural logarithm."""
 
     function = np.log
 
 
-class Log1p(Function):
+class Log1p(MathFunction):
     """log(1 + x), precise near 0."""
 
     function = np.log1p
 
 
-class Log2(Function):
+class Log2(MathFunction):
     """Binary logarithm, exact for powers of 2."""
 
     @staticmethod
@@ -302,7 +302,7 @@ class Log2(Function):
         return np.log2(x, dtype=np.float64)
 
 
-class Log10(Function):
+class Log10(MathFunction):
     """Decimal logarithm, exact for powers of 10."""
 
     @staticmethod
@@ -310,19 +310,19 @@ class Log10(Function):
         return np.log10(x, dtype=np.float64)
 
 
-class Sqrt(Function):
+class Sqrt(MathFunction):
     """Square root."""
 
     function = np.sqrt
 
 
-class Cbrt(Function):
+class Cbrt(MathFunction):
     """Cube root."""
 
     function = np.cbrt
 
 
-class Rsqrt(Function):
+class Rsqrt(MathFunction):
     """1 / sqrt(x)."""
 
     @staticmethod
@@ -330,13 +330,13 @@ class Rsqrt(Function):
         return 1 / np.sqrt(x)
 
 
-class Tanh(Function):
+class Tanh(MathFunction):
     """Hyperbolic tangent."""
 
     function = np.tanh
 
 
-class Erf(Function):
+class Erf(MathFunction):
     """Gauss error function."""
 
     @staticmethod
@@ -344,85 +344,85 @@ class Erf(Function):
         return erf(x)
 
 
-class Sin(Function):
+class Sin(MathFunction):
     """Sine."""
 
     function = np.sin
 
 
-class Cos(Function):
+class Cos(MathFunction):
     """Cosine."""
 
     function = np.cos
 
 
-class Tan(Function):
+class Tan(MathFunction):
     """Tangent."""
 
     function = np.tan
 
 
-class Asin(Function):
+class Asin(MathFunction):
     """Inverse sine."""
 
     function = np.arcsin
 
 
-class Acos(Function):
+class Acos(MathFunction):
     """Inverse cosine."""
 
     function = np.arccos
 
 
-class Atan(Function):
+class Atan(MathFunction):
     """Inverse tangent."""
 
     function = np.arctan
 
 
-class Sinh(Function):
+class Sinh(MathFunction):
     """Hyperbolic sine."""
 
     function = np.sinh
 
 
-class Cosh(Function):
+class Cosh(MathFunction):
     """Hyperbolic cosine."""
 
     function = np.cosh
 
 
-class Asinh(Function):
+class Asinh(MathFunction):
     """Inverse hyperbolic sine."""
 
     function = np.arcsinh
 
 
-class Acosh(Function):
+class Acosh(MathFunction):
     """Inverse hyperbolic cosine."""
 
     function = np.arccosh
 
 
-class Atanh(Function):
+class Atanh(MathFunction):
     """Inverse hyperbolic tangent."""
 
     function = np.arctanh
 
 
-class Floor(Function):
+class Floor(MathFunction):
     """The next integer below."""
 
     function = np.floor
 
 
-class Ceil(Function):
+class Ceil(MathFunction):
     """The next integer above."""
 
     function = np.ceil
 
 
-class Round(Function):
+class Round(MathFunction):
     """The nearest integer; halves go to the even one."""
 
     function = np.rint

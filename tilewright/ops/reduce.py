@@ -311,7 +311,7 @@ class ArgMin(ArgExtreme):
 # ---- running sums --------------------------------------------------------------------------------------------------
 
 
-class Scan(Operator, abstract=True):
+class RunningReduction(Operator, abstract=True):
     """Base of the running sum and product."""
 
     kind = "opaque"
@@ -350,7 +350,7 @@ class Scan(Operator, abstract=True):
         return b.cast_tensor(b.generic([(x, source)], [(start, out)], "p" * n + "r", body)[0], x.dtype)
 
 
-class Cumsum(Scan):
+class Cumsum(RunningReduction):
     """Running sum along `axis`: `exclusive` leaves out the element itself, `reverse` starts at the end.
 
     Opaque: a scan is not an iteration domain. `decompose` gives it as a triangular sum in linalg, of quadratic cost.
@@ -363,7 +363,7 @@ class Cumsum(Scan):
         return Cumsum.running(x, axis=axis, exclusive=exclusive, reverse=reverse)
 
 
-class Cumprod(Scan):
+class Cumprod(RunningReduction):
     """Running product along `axis`, with the attributes of `Cumsum`."""
 
     neutral = 1

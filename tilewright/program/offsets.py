@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from .place import Block, place
+from .place import LiveRange, place
 from .program import align_up
-from .storage import Group
+from .storage import AliasSet
 
 _ORDERS: tuple[Callable[[Any], tuple[int, ...]], ...] = (
     lambda g: (-g.nbytes, g.first),
@@ -17,7 +17,7 @@ _ORDERS: tuple[Callable[[Any], tuple[int, ...]], ...] = (
 )
 
 
-def place_groups(groups: Sequence[Group], steps: int, align: int, tight: bool) -> tuple[int, int]:
+def place_groups(groups: Sequence[AliasSet], steps: int, align: int, tight: bool) -> tuple[int, int]:
     """Give every group an offset; `tight` searches longer. The size of the arena, and the most bytes that live at one
     of so many steps."""
     bound = max(live_bytes(groups, steps, align), default=0)
@@ -27,7 +27,7 @@ def place_groups(groups: Sequence[Group], steps: int, align: int, tight: bool) -
     return size, bound
 
 
-def live_bytes(groups: Sequence[Group], steps: int, align: int) -> list[int]:
+def live_bytes(groups: Sequence[AliasSet], steps: int, align: int) -> list[int]:
     """The bytes that live during each step, and after the last."""
     change = [0] * (steps + 2)
     for g in groups:
@@ -37,7 +37,7 @@ def live_bytes(groups: Sequence[Group], steps: int, align: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def _place(groups: Sequence[Group], align: int) -> int:
+def _place(groups: Sequence[AliasSet], align: int) -> int:
     """Give every group an offset; the best of a few greedy orders. Returns the size of the arena."""
     real = [g for g in groups if g.nbytes and g.first is not None]
     best: tuple[int, list[int]] | None = None
@@ -51,9 +51,9 @@ def _place(groups: Sequence[Group], align: int) -> int:
     return best[0]
 
 
-def _place_tightly(groups: Sequence[Group], align: int, bound: int, known: int) -> int:
+def _place_tightly(groups: Sequence[AliasSet], align: int, bound: int, known: int) -> int:
     real = [g for g in groups if g.nbytes and g.first is not None]
-    found = place([Block(g.first or 0, g.last, align_up(g.nbytes, align)) for g in real], bound, known)
+    found = place([LiveRange(g.first or 0, g.last, align_up(g.nbytes, align)) for g in real], bound, known)
     if found is None:
         return known
     for g, offset in zip(real, found[1], strict=True):
@@ -61,7 +61,7 @@ def _place_tightly(groups: Sequence[Group], align: int, bound: int, known: int) 
     return found[0]
 
 
-def _greedy(order: list[int], groups: Sequence[Group], align: int) -> tuple[int, list[int]]:
+def _greedy(order: list[int], groups: Sequence[AliasSet], align: int) -> tuple[int, list[int]]:
     """Put each group into the smallest gap that holds it between those placed before and alive with it."""
     offsets = [0] * len(groups)
     placed: list[int] = []

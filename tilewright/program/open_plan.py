@@ -16,7 +16,7 @@ from ..support.sizes import at_most, gcd, highest, is_open, ordered, typical
 from .offsets import place_groups
 from .plan import MemoryPlan
 from .program import ALIGN, BufferRef
-from .storage import Group, Step, Storage, Value
+from .storage import AliasSet, CallEffects, Storage, StorageValue
 
 #: a unit is at most so many times another one that is planned with it
 _WASTE = 1.125
@@ -31,8 +31,8 @@ class OpenPlan:
 
 
 def plan_open(
-    values: Sequence[Value],
-    steps: Sequence[Step],
+    values: Sequence[StorageValue],
+    steps: Sequence[CallEffects],
     outputs: Sequence[int],
     states: Mapping[int, int] | None = None,
     align: int = ALIGN,
@@ -55,10 +55,10 @@ def plan_open(
     return MemoryPlan(refs, pairs, 0, 0, frozenset(storage.swapped), (0,)), OpenPlan(tuple(starts), end)
 
 
-def _by_unit(groups: Sequence[Group]) -> dict[int, list[tuple[Group, int]]]:
+def _by_unit(groups: Sequence[AliasSet]) -> dict[int, list[tuple[AliasSet, int]]]:
     """Groups whose bytes are a number of times the same expression: ``batch*seq``, or 1 where they are known; with the
     number."""
-    found: dict[int, list[tuple[Group, int]]] = {}
+    found: dict[int, list[tuple[AliasSet, int]]] = {}
     for g in groups:
         if g.first is not None and g.nbytes:
             count = gcd(g.nbytes)
@@ -67,7 +67,7 @@ def _by_unit(groups: Sequence[Group]) -> dict[int, list[tuple[Group, int]]]:
     return found
 
 
-def _merged(found: dict[int, list[tuple[Group, int]]]) -> dict[int, list[tuple[Group, int]]]:
+def _merged(found: dict[int, list[tuple[AliasSet, int]]]) -> dict[int, list[tuple[AliasSet, int]]]:
     """What has a slightly smaller unit has places for the larger one: convolutions leave ``seq``, ``seq + 1`` and, with
     padding, ``seq + 2`` rows, which would share no memory otherwise."""
     for unit in ordered(found, lambda u: u):
@@ -82,9 +82,9 @@ def _near(small: int, large: int) -> bool:
     return typical(large) <= _WASTE * typical(small) and highest(large) <= _WASTE * highest(small)
 
 
-def _counted(g: Group, units: int) -> Group:
+def _counted(g: AliasSet, units: int) -> AliasSet:
     """The same life, of so many bytes."""
-    made = Group(units, None, 0)
+    made = AliasSet(units, None, 0)
     made.first, made.last = g.first, g.last
     return made
 

@@ -1,6 +1,6 @@
 """What a program with open dimensions says of its sizes.
 
-Such a `Program` is one for typical sizes: its shapes, offsets and bytes are what they are then. `OpenSizes` has the
+Such a `Program` is one for typical sizes: its shapes, offsets and bytes are what they are then. `SizeTable` has the
 formulas behind them. When it runs, the program finds what it needs in a table of 64-bit integers:
 
     the dimensions, in order | where each place of the arena begins | the bytes of each copy
@@ -20,7 +20,7 @@ Formula = str | int
 
 
 @dataclass(frozen=True)
-class OpenSizes:
+class SizeTable:
     """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, also at typical sizes, and its
     bytes; the bytes of copies, in the order of their calls. Formulas call dimensions by number (`support.formulas`)."""
 
@@ -122,7 +122,7 @@ class OpenSizes:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> OpenSizes:
+    def from_json(data: dict[str, Any]) -> SizeTable:
         """The inverse of `to_json`; KeyError, TypeError or ValueError if damaged."""
         if any(type(d[n]) is not int or d[n] >= 1 << 47 for d in data["dims"] for n in ("low", "high", "divisor")):
             raise ValueError("the ranges of dimensions are no numbers")
@@ -132,7 +132,7 @@ class OpenSizes:
             raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
         starts, typical, copies = (tuple(data[k]) for k in ("starts", "typical", "copies"))
-        made = OpenSizes(dims, inputs, outputs, starts, typical, data["arena"], copies)
+        made = SizeTable(dims, inputs, outputs, starts, typical, data["arena"], copies)
         if len(starts) != len(typical) or not all(type(n) is int and 0 <= n < 1 << 62 for n in typical):
             raise ValueError(f"{len(starts)} places begin at {len(typical)} offsets")
         for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
@@ -140,4 +140,4 @@ class OpenSizes:
         return made
 
 
-__all__ = ["Formula", "OpenSizes"]
+__all__ = ["Formula", "SizeTable"]

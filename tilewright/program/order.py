@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .plan import Step, Value
+from .plan import CallEffects, StorageValue
 from .program import ALIGN, align_up
 
 #: sets of calls looked at before the exact search gives up
@@ -31,7 +31,11 @@ class Order:
 
 
 def best_order(
-    values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int = ALIGN, limit: int = LIMIT
+    values: Sequence[StorageValue],
+    steps: Sequence[CallEffects],
+    outputs: Sequence[int],
+    align: int = ALIGN,
+    limit: int = LIMIT,
 ) -> Order:
     """The order of `steps` with the lowest peak; the given one if none is better.
 
@@ -58,7 +62,9 @@ def best_order(
 class _Graph:
     """Steps as bit masks: what each needs, frees and makes."""
 
-    def __init__(self, values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int) -> None:
+    def __init__(
+        self, values: Sequence[StorageValue], steps: Sequence[CallEffects], outputs: Sequence[int], align: int
+    ) -> None:
         self.count = len(steps)
         roots = [_root(values, v) for v in range(len(values))]
         # an output has a home of its own, unless it is a view, which is copied there
@@ -93,7 +99,7 @@ class _Graph:
                 self.needs[n] |= writers[v] & ((1 << n) - 1)
 
     @staticmethod
-    def _pairs(values: Sequence[Value], roots: list[int], s: Step) -> tuple[tuple[int, int], ...]:
+    def _pairs(values: Sequence[StorageValue], roots: list[int], s: CallEffects) -> tuple[tuple[int, int], ...]:
         found = []
         for w, r in s.inplace:
             a, b = s.writes[w], s.reads[r]
@@ -152,7 +158,7 @@ class _Graph:
         return worst
 
 
-def _root(values: Sequence[Value], v: int) -> int:
+def _root(values: Sequence[StorageValue], v: int) -> int:
     while True:
         up = values[v].view_of
         if up is None:

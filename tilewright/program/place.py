@@ -14,7 +14,7 @@ TRIES = 4000
 
 
 @dataclass(frozen=True)
-class Block:
+class LiveRange:
     """`size` bytes that live from step `first` to step `last`, both included."""
 
     first: int
@@ -22,7 +22,7 @@ class Block:
     size: int
 
 
-def place(blocks: Sequence[Block], bound: int, known: int) -> tuple[int, list[int]] | None:
+def place(blocks: Sequence[LiveRange], bound: int, known: int) -> tuple[int, list[int]] | None:
     """(capacity, offset of each block) with a capacity from `bound` to below `known`; None if none was found.
 
     >>> place([Block(i, i + 1, size) for i, size in enumerate((48, 32, 32, 48, 32, 32, 48))], 80, 112)
@@ -39,7 +39,7 @@ def place(blocks: Sequence[Block], bound: int, known: int) -> tuple[int, list[in
 
 
 class _Search:
-    def __init__(self, blocks: Sequence[Block], order: list[int], capacity: int) -> None:
+    def __init__(self, blocks: Sequence[LiveRange], order: list[int], capacity: int) -> None:
         self.blocks, self.order, self.capacity = blocks, order, capacity
         self.offsets = [0] * len(blocks)
         self.tries = 0

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from .offsets import live_bytes, place_groups
 from .program import ALIGN, BufferRef
-from .storage import Step as Step
+from .storage import CallEffects as CallEffects
 from .storage import Storage
-from .storage import Value as Value
+from .storage import StorageValue as StorageValue
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class MemoryPlan:
 
 
 def plan_memory(
-    values: Sequence[Value],
-    steps: Sequence[Step],
+    values: Sequence[StorageValue],
+    steps: Sequence[CallEffects],
     outputs: Sequence[int],
     align: int = ALIGN,
     tight: bool = False,
@@ -68,6 +68,8 @@ def plan_memory(
     return MemoryPlan(tuple(refs), pairs, sum(sizes), sum(bounds), frozenset(storage.swapped), tuple(sizes))
 
 
-def live_profile(values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], align: int) -> list[int]:
+def live_profile(
+    values: Sequence[StorageValue], steps: Sequence[CallEffects], outputs: Sequence[int], align: int
+) -> list[int]:
     """The bytes that live during each step, and after the last."""
     return live_bytes(Storage(values, steps, outputs).floating(), len(steps), align)

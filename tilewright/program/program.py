@@ -28,7 +28,7 @@ import numpy as np
 
 from ..support.aligned import ALIGN as ALIGN
 from ..support.dtypes import NUMPY
-from .open_sizes import OpenSizes
+from .open_sizes import SizeTable
 
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
@@ -208,7 +208,7 @@ class Program:
     arena_bound: int = 0
     states: tuple[StateInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()
-    open: OpenSizes | None = None
+    open: SizeTable | None = None
 
     def start(self, ref: BufferRef) -> int:
         """Where a buffer of an arena begins in `arena_size` bytes in which all arenas lie one after the other."""
@@ -322,7 +322,7 @@ class Program:
                 for s in data.get("states", ())
             ),
             tuple(DeviceInfo(**d) for d in data.get("devices", ())),
-            OpenSizes.from_json(data["open"]) if data.get("open") else None,
+            SizeTable.from_json(data["open"]) if data.get("open") else None,
         )
         program.check()
         return program

@@ -11,7 +11,7 @@ from ..support.aligned import address, aligned_empty
 from .program import StateInfo, TensorInfo
 
 
-class Elsewhere(Protocol):
+class StateOnDevice(Protocol):
     """Where the value of a state is while its programs run, if that is not the host's memory."""
 
     def fetch(self, array: np.ndarray) -> None:
@@ -36,7 +36,7 @@ class StateBuffer:
         self.length = 0
         self._buffers = [_zeros(tensor)]
         self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: StateOnDevice | None = None
 
     def double(self) -> None:
         """Have a second buffer, for a program that cannot write in place."""

@@ -12,7 +12,7 @@ from ..support.sizes import surely
 
 
 @dataclass(frozen=True)
-class Value:
+class StorageValue:
     """A value of `nbytes`. `home`: it lies in a buffer that is given, ("input", i), ("constant", i) or ("state", i).
     `view_of`: it is the bytes from `offset` of another value (a reshape, or a part of a concatenation that is written
     in parts). `device`: where it lies, and whatever it is a view of.
@@ -26,7 +26,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
+class CallEffects:
     """A kernel call: the values it reads and writes. ``(w, r)`` in `inplace`: writes[w] may lie where reads[r] lies.
 
     A value that is only written, and by one step, is that step's temporary memory.
@@ -37,7 +37,7 @@ class Step:
     inplace: tuple[tuple[int, int], ...] = ()
 
 
-class Group:
+class AliasSet:
     """Values that share storage: views of one value, and in-place results."""
 
     def __init__(self, nbytes: int, home: tuple[str, int] | None, device: int) -> None:
@@ -50,7 +50,7 @@ class Group:
         self.first = step if self.first is None else min(self.first, step)
         self.last = max(self.last, step)
 
-    def meets(self, other: Group) -> bool:
+    def meets(self, other: AliasSet) -> bool:
         if self.first is None or other.first is None:
             return False
         return self.first <= other.last and other.first <= self.last
@@ -61,15 +61,15 @@ class Storage:
 
     def __init__(
         self,
-        values: Sequence[Value],
-        steps: Sequence[Step],
+        values: Sequence[StorageValue],
+        steps: Sequence[CallEffects],
         outputs: Sequence[int],
         states: Mapping[int, int] | None = None,
     ) -> None:
         states = states or {}
         self.values, self.steps = values, steps
         self.places = [_root(values, v) for v in range(len(values))]  # (value that owns the storage, byte offset)
-        self.groups = {r: Group(values[r].nbytes, values[r].home, values[r].device) for r, _ in self.places}
+        self.groups = {r: AliasSet(values[r].nbytes, values[r].home, values[r].device) for r, _ in self.places}
         self.owner = {r: r for r in self.groups}
         _lifetimes(values, steps, outputs, self.group)
         for number, step in enumerate(steps):
@@ -89,7 +89,7 @@ class Storage:
             elif g.home != home:
                 self.copies.append((value, home))
 
-    def next_home(self, state: int, g: Group, at_once: bool) -> tuple[str, int]:
+    def next_home(self, state: int, g: AliasSet, at_once: bool) -> tuple[str, int]:
         """Where the next value of a state is written, which group `g` is (`at_once`), or is copied from in the end: in
         place if nothing reads the old value then or later."""
         h = next((x for x in self.groups.values() if x.home == ("state", state)), None)
@@ -101,7 +101,7 @@ class Storage:
         self.swapped.add(state)
         return "next", state
 
-    def replaces(self, number: int, g: Group, h: Group) -> bool:
+    def replaces(self, number: int, g: AliasSet, h: AliasSet) -> bool:
         """Whether the one result of a step in `g` may lie where its operands in `h` are; each is all of its group."""
         if number == len(self.steps):
             return False
@@ -119,15 +119,15 @@ class Storage:
         """Whether a value is all of its storage."""
         return self.places[value][1] == 0 and self.values[value].nbytes == self.group(value).nbytes
 
-    def group(self, value: int) -> Group:
+    def group(self, value: int) -> AliasSet:
         return self.groups[self.owner[self.places[value][0]]]
 
-    def floating(self) -> list[Group]:
+    def floating(self) -> list[AliasSet]:
         """What lies in the arena."""
         return [self.groups[r] for r in dict.fromkeys(self.owner.values()) if self.groups[r].home is None]
 
 
-def _root(values: Sequence[Value], value: int) -> tuple[int, int]:
+def _root(values: Sequence[StorageValue], value: int) -> tuple[int, int]:
     offset, at = 0, value
     for _ in range(len(values)):
         v = values[at]
@@ -140,7 +140,10 @@ def _root(values: Sequence[Value], value: int) -> tuple[int, int]:
 
 
 def _lifetimes(
-    values: Sequence[Value], steps: Sequence[Step], outputs: Sequence[int], group: Callable[[int], Group]
+    values: Sequence[StorageValue],
+    steps: Sequence[CallEffects],
+    outputs: Sequence[int],
+    group: Callable[[int], AliasSet],
 ) -> None:
     for number, step in enumerate(steps):
         for value in step.reads:
@@ -161,10 +164,10 @@ def _lifetimes(
 
 def _merge_inplace(
     number: int,
-    step: Step,
-    values: Sequence[Value],
+    step: CallEffects,
+    values: Sequence[StorageValue],
     places: list[tuple[int, int]],
-    groups: dict[int, Group],
+    groups: dict[int, AliasSet],
     owner: dict[int, int],
     outputs: set[int],
 ) -> None:

@@ -13,7 +13,7 @@ from ..support.options import get
 
 
 @dataclass(frozen=True)
-class Part:
+class CacheKind:
     """One kind of thing that is kept: its place below the cache folder, what it is, and whether making it again costs
     more than time (results of tuning do, so they go only when they are named)."""
 
@@ -28,15 +28,15 @@ class Part:
 
 
 PARTS = (
-    Part("kernels", "kernels", "compiled kernels"),
-    Part("packages", "packages", "compiled model files"),
-    Part("ceilings", "ceilings", "what the machine can do, measured for profiles"),
-    Part("repro", "repro", "kernels whose compilation failed"),
-    Part("tuning", "tuning.sqlite", "results of `tilewright tune`", precious=True),
+    CacheKind("kernels", "kernels", "compiled kernels"),
+    CacheKind("packages", "packages", "compiled model files"),
+    CacheKind("ceilings", "ceilings", "what the machine can do, measured for profiles"),
+    CacheKind("repro", "repro", "kernels whose compilation failed"),
+    CacheKind("tuning", "tuning.sqlite", "results of `tilewright tune`", precious=True),
 )
 
 
-def files(part: Part) -> list[Path]:
+def files(part: CacheKind) -> list[Path]:
     """All files of a part; none if it does not exist."""
     if part.path.is_dir():
         return sorted(p for p in part.path.rglob("*") if p.is_file() and not p.is_symlink())
@@ -44,7 +44,7 @@ def files(part: Part) -> list[Path]:
     return [p for p in beside if p.is_file()]
 
 
-def size(part: Part) -> int:
+def size(part: CacheKind) -> int:
     """Bytes that a part takes."""
     total = 0
     for path in files(part):
@@ -53,7 +53,7 @@ def size(part: Part) -> int:
     return total
 
 
-def named(names: list[str]) -> list[Part]:
+def named(names: list[str]) -> list[CacheKind]:
     """The parts with these names, in the order of `PARTS`; UsageError for a name that none has."""
     known = {p.name for p in PARTS}
     unknown = [n for n in names if n not in known]
@@ -64,7 +64,7 @@ def named(names: list[str]) -> list[Part]:
     return [p for p in PARTS if p.name in names]
 
 
-def clear(parts: list[Part]) -> int:
+def clear(parts: list[CacheKind]) -> int:
     """Delete parts; returns the bytes that were freed. UsageError if a file cannot be deleted."""
     freed = 0
     for part in parts:
@@ -82,4 +82,4 @@ def clear(parts: list[Part]) -> int:
     return freed
 
 
-__all__ = ["PARTS", "Part", "clear", "files", "named", "size"]
+__all__ = ["PARTS", "CacheKind", "clear", "files", "named", "size"]

@@ -24,7 +24,7 @@ from .page_parts import (
     TOP,
     WIDTH,
     Circle,
-    Log,
+    LogAxis,
     ceilings,
     circle_names,
     document,
@@ -130,8 +130,8 @@ def roofline(runs: Sequence[LayerRun], formats: Formats) -> str:
     corner = most / slopes[-1][1]
     shown = sorted(enumerate(runs), key=lambda x: -x[1].cycles)  # the largest first, so that small ones stay on top
     shown = [(k, r) for k, r in shown if r.work and r.peak]
-    x = Log([*[r.intensity for _, r in shown], corner / 10, 4 * corner], LEFT, WIDTH - RIGHT)
-    y = Log([*[r.speed for _, r in shown], most / 100, 1.3 * most], HEIGHT - BOTTOM, TOP)
+    x = LogAxis([*[r.intensity for _, r in shown], corner / 10, 4 * corner], LEFT, WIDTH - RIGHT)
+    y = LogAxis([*[r.speed for _, r in shown], most / 100, 1.3 * most], HEIGHT - BOTTOM, TOP)
     parts = [
         *grid(x, y, "operations for a byte of the host's memory", "operations a cycle"),
         *ceilings({engine: most}, slopes, x, y, "B/cycle"),

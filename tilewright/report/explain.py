@@ -19,10 +19,10 @@ from ..support.numbers import count, size
 
 if TYPE_CHECKING:
     from ..program.program import Call, Program, TensorInfo
-    from ..runtime.executable import Memory
+    from ..runtime.executable import MemoryUsage
 
 
-def explain(package: Package, memory: Memory, threads: int) -> str:
+def explain(package: Package, memory: MemoryUsage, threads: int) -> str:
     report, program = package.report, package.program
     lines = [f"model: {report.get('model', '(unnamed)')}", f"target: {package.target}, {count(threads, 'thread')}"]
     if report.get("precision", "f32") != "f32":
@@ -50,7 +50,7 @@ def explain(package: Package, memory: Memory, threads: int) -> str:
     return "\n".join(lines)
 
 
-def facts(package: Package, memory: Memory, threads: int) -> dict[str, Any]:
+def facts(package: Package, memory: MemoryUsage, threads: int) -> dict[str, Any]:
     """What `explain` says, as JSON data: ``model target precision threads inputs outputs states levels kernels calls
     memory notes``. Bytes and seconds are numbers; `calls` are in the order of the program, `kernels` are by symbol."""
     report, program = package.report, package.program
@@ -105,7 +105,7 @@ def _tensor(t: TensorInfo) -> dict[str, Any]:
     return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
 
 
-def page(package: Package, memory: Memory, threads: int) -> str:
+def page(package: Package, memory: MemoryUsage, threads: int) -> str:
     """A piece of HTML for notebooks: inputs and outputs as a table, all that `explain` says folded below it."""
     program = package.program
     inputs, outputs = tensors(program)

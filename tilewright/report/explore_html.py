@@ -20,7 +20,7 @@ from .page_parts import (
     TOP,
     WIDTH,
     Circle,
-    Log,
+    LogAxis,
     circle_names,
     document,
     grid,
@@ -109,8 +109,8 @@ def _charts(e: Exploration) -> Iterable[str]:
 
 def chart(e: Exploration, across: Callable[[Design], float], across_is: str) -> str:
     """A number of each design, which must be positive, against its time, log-log."""
-    x = Log([across(d) for d in e.measured], LEFT, WIDTH - RIGHT)
-    y = Log([1e3 * d.seconds for d in e.measured], HEIGHT - BOTTOM, TOP)
+    x = LogAxis([across(d) for d in e.measured], LEFT, WIDTH - RIGHT)
+    y = LogAxis([1e3 * d.seconds for d in e.measured], HEIGHT - BOTTOM, TOP)
     mean = "milliseconds" if len(e.models) == 1 else "milliseconds, geometric mean of the models"
     order = _bottlenecks(e)
     line = e.front_of(across, lambda d: d.seconds)

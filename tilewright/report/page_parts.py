@@ -49,7 +49,7 @@ class Circle:
     name: str = ""
 
 
-class Log:
+class LogAxis:
     """A logarithmic axis from decade to decade."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
@@ -98,7 +98,7 @@ def _meet(a: Box, b: Box) -> bool:
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
-def grid(x: Log, y: Log, across_is: str, up_is: str) -> Iterable[str]:
+def grid(x: LogAxis, y: LogAxis, across_is: str, up_is: str) -> Iterable[str]:
     """The lines of both axes with their numbers and what they are."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for v in x.minor():
@@ -134,7 +134,9 @@ def time_axis(total: float, height: int, label: Callable[[float], str]) -> Itera
         )
 
 
-def ceilings(peaks: dict[str, float], slopes: Sequence[tuple[str, float]], x: Log, y: Log, unit: str) -> Iterable[str]:
+def ceilings(
+    peaks: dict[str, float], slopes: Sequence[tuple[str, float]], x: LogAxis, y: LogAxis, unit: str
+) -> Iterable[str]:
     """Peaks as horizontal lines from where the fastest memory reaches them; memories (the fastest
     first, with their unit) as slopes up to the highest."""
     highest = max(peaks.values())

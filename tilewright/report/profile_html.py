@@ -24,7 +24,7 @@ from .page_parts import (
     TOP,
     WIDTH,
     Circle,
-    Log,
+    LogAxis,
     ceilings,
     circle_names,
     document,
@@ -36,7 +36,7 @@ from .page_parts import (
 from .profile_text import above, above_text, disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
-    from ..runtime.profile import Entry, Profile
+    from ..runtime.profile import Profile, ProfileEntry
 
 #: rules with a colour of their own, those that take most of the time; the others share one
 COLOURS = 9
@@ -110,7 +110,7 @@ def _colours(p: Profile) -> dict[str, str]:
     return {rule: f"f-{i if i < COLOURS else 'rest'}" for i, rule in enumerate(order)}
 
 
-def _legend(p: Profile, entries: Iterable[Entry]) -> str:
+def _legend(p: Profile, entries: Iterable[ProfileEntry]) -> str:
     """The rules of these entries with their colours."""
     used = {e.rule for e in entries}
     items = (
@@ -121,7 +121,7 @@ def _legend(p: Profile, entries: Iterable[Entry]) -> str:
     return f"<div class='legend'>{''.join(items)}</div>"
 
 
-def _tooltip(entry: Entry) -> str:
+def _tooltip(entry: ProfileEntry) -> str:
     lines = [
         entry.symbol,
         f"{seconds(entry.seconds)}, {percent(entry.share)} of the run, {count(entry.calls, 'call')}",
@@ -142,9 +142,9 @@ def roofline(p: Profile) -> str:
     peaks = {k: v / 1e9 for k, v in p.ceilings.compute.items() if k == "f32" or any(e.precision == k for e in shown)}
     slopes = [(v.name, v.read / 1e9) for v in p.ceilings.levels]
     corner = min(peaks.values()) / slopes[-1][1]
-    x = Log([*[e.intensity or 1 for e in shown], 0.1, 4 * corner], LEFT, WIDTH - RIGHT)
+    x = LogAxis([*[e.intensity or 1 for e in shown], 0.1, 4 * corner], LEFT, WIDTH - RIGHT)
     low = max(min([e.gflops or 1 for e in shown] + [min(peaks.values()) / 20]), 1e-3 * max(peaks.values()) / 30)
-    y = Log([low, 1.3 * max(peaks.values())], HEIGHT - BOTTOM, TOP)
+    y = LogAxis([low, 1.3 * max(peaks.values())], HEIGHT - BOTTOM, TOP)
     parts = [*grid(x, y, "operations a byte", "10⁹ operations a second"), *ceilings(peaks, slopes, x, y, "GB/s")]
     order = {e.symbol: i for i, e in enumerate(p.kernels)}
     colours, labels = _colours(p), []
@@ -241,7 +241,7 @@ def kernels(p: Profile) -> str:
     return f"<div class='table'><div class='row head'>{head}</div>{''.join(rows)}</div>"
 
 
-def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
+def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> str:
     slow = why_slow(facts)
     cells: list[tuple[str, float | str, float | None]] = [
         (e.symbol, e.symbol, None),
@@ -271,7 +271,7 @@ def _kernel(index: int, e: Entry, facts: Any, colour: str) -> str:
     )
 
 
-def _details(e: Entry, facts: Any, slow: str) -> str:
+def _details(e: ProfileEntry, facts: Any, slow: str) -> str:
     decisions = ", ".join(f"{k} = {v}" for k, v in dict(facts.get("decisions") or {}).items())
     refused = "\n".join(f"{rule}: {reason}" for rule, reason in facts.get("refused") or ())
     entries = [

@@ -10,7 +10,7 @@ from ..support.numbers import count, size
 from .explain import why_slow
 
 if TYPE_CHECKING:
-    from ..runtime.profile import Entry, Profile
+    from ..runtime.profile import Profile, ProfileEntry
 
 HEADINGS = (
     *("kernel", "calls", "time", "spread", "share", "GFLOP/s", "GB/s", "FLOP/B", "roofline", "limit", "balance"),
@@ -51,7 +51,7 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}%"
 
 
-def names(entry: Entry, length: int = _NAMES) -> str:
+def names(entry: ProfileEntry, length: int = _NAMES) -> str:
     """The source nodes of an entry, cut to a length.
 
     >>> from tilewright.runtime.profile import Entry
@@ -74,7 +74,7 @@ def _several(profile: Profile) -> bool:
     return any(e.device for e in profile.calls)
 
 
-def row(entry: Entry) -> tuple[str, ...]:
+def row(entry: ProfileEntry) -> tuple[str, ...]:
     """The cells of one entry, for HEADINGS."""
     spread = (entry.high - entry.low) / 2 / entry.seconds if entry.seconds else 0.0
     return (
@@ -158,7 +158,7 @@ def summary(profile: Profile) -> list[str]:
 
 def device_lines(profile: Profile) -> list[str]:
     """A line for each of several devices, and for the copies each way."""
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[ProfileEntry]] = {}
     for e in profile.calls:
         if e.device:
             found.setdefault(e.device, []).append(e)
@@ -188,12 +188,12 @@ def ceiling_lines(profile: Profile) -> list[str]:
     return lines
 
 
-def above(entry: Entry) -> bool:
+def above(entry: ProfileEntry) -> bool:
     """Whether a kernel is faster than the roofline says it can be."""
     return (entry.efficiency or 0) > 1.005
 
 
-def above_text(entries: Sequence[Entry], before: str = "") -> str:
+def above_text(entries: Sequence[ProfileEntry], before: str = "") -> str:
     """Why some kernels are above the roofline; nothing where none is."""
     over = [e for e in entries if above(e)]
     if not over:

@@ -13,7 +13,7 @@ import numpy as np
 from ..support.errors import UsageError
 
 if TYPE_CHECKING:
-    from ..runtime.profile import Entry, Profile
+    from ..runtime.profile import Profile, ProfileEntry
 
 _PROCESS = 1
 
@@ -55,7 +55,7 @@ def _event(name: str, category: str, thread: int, start: float, length: float, a
     return {"ph": "X", "name": name, "cat": category or "kernel", "pid": _PROCESS, "tid": thread, **times, "args": args}
 
 
-def _arguments(call: Entry) -> Iterator[tuple[str, Any]]:
+def _arguments(call: ProfileEntry) -> Iterator[tuple[str, Any]]:
     """What a click on a kernel shows: its layers, and its work over all threads."""
     yield "layers", ", ".join(call.names)
     yield "does", call.does

@@ -1,11 +1,11 @@
-"""Programs for single sizes, made while a program for all sizes serves the calls.
+"""Background specialization: programs for fixed sizes, compiled while the dynamic-shape program serves the calls.
 
 run = tw.compile("bert.onnx", inputs={"ids": ("batch:1..64", "seq:1..512")}, specialize="background")
 y, = run(ids)                           # three calls of 8 x 128 later a process begins to compile for 8 x 128
 print(run.background.sizes())           # [{'batch': 8, 'seq': 128}]: from now on calls of that size run this program
 
-`Background` counts calls, decides which sizes get a program, and keeps those; a `Maker` compiles, in another process.
-Callers wait for neither: what is made is loaded in a thread, and is there for the next call when it is whole.
+`Background` counts calls, decides which sizes get a program, and caches those; a `BackgroundCompiler` compiles in
+another process. Callers wait for neither: a thread loads what was compiled, and the next call uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..program.open_sizes import OpenSizes
+from ..program.open_sizes import SizeTable
 from ..program.package import Package
 from ..program.program import Program, TensorInfo
 from ..support import huge_pages
@@ -32,7 +32,7 @@ from ..support.errors import CompileError, TilewrightError
 from ..support.numbers import count, size
 from . import indices, noise
 from .executable import Executable
-from .pool import Pool
+from .pool import ConstantPool
 
 log = logging.getLogger("tilewright")
 
@@ -52,7 +52,7 @@ Shapes = tuple[tuple[int, ...], ...]
 _turn = threading.Lock()
 
 
-class Maker(Protocol):
+class BackgroundCompiler(Protocol):
     """Compiles the model for single sizes, in another process."""
 
     def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
@@ -90,7 +90,7 @@ class Background:
     makes room for it. So sizes that take turns, more of them than are kept, compile nothing again and again.
     """
 
-    def __init__(self, maker: Maker, package: Package, threads: int, limit: int | None = None) -> None:
+    def __init__(self, maker: BackgroundCompiler, package: Package, threads: int, limit: int | None = None) -> None:
         """`package` is that of the program for all sizes, with constants at the places where they stay."""
         program, opened = package.program, package.program.open
         assert opened is not None
@@ -98,9 +98,9 @@ class Background:
         given = [(t, d) for t, d in zip(program.inputs, opened.inputs, strict=True) if t.name != noise.KEY]
         self.inputs = [t for t, _ in given]
         self.outputs = _outputs(program)
-        self.open: OpenSizes = replace(opened, inputs=tuple(d for _, d in given))
+        self.open: SizeTable = replace(opened, inputs=tuple(d for _, d in given))
         self.name = str(package.report.get("model", "model"))
-        self._pool, self._shared = Pool(), {address(c) for c in package.constants}
+        self._pool, self._shared = ConstantPool(), {address(c) for c in package.constants}
         for constant in package.constants:
             self._pool.share("", constant)
         self._programs: OrderedDict[Shapes, Special] = OrderedDict()
@@ -240,7 +240,7 @@ class Background:
     def _share(self, package: Package) -> int:
         """Let constants that are there in the same layout be the same memory; the bytes of the others, which are taken
         out of the file into large pages."""
-        memory, own = huge_pages.Pool(), 0
+        memory, own = huge_pages.HugePagePool(), 0
         for i, constant in enumerate(package.constants):
             known = self._pool.find("", constant)
             if known is None:
@@ -337,7 +337,7 @@ def _outputs(program: Program) -> list[TensorInfo]:
     return [t for t in program.outputs if not t.name.startswith(indices.PREFIX)]
 
 
-def _work(ref: weakref.ref[Background], maker: Maker) -> None:
+def _work(ref: weakref.ref[Background], maker: BackgroundCompiler) -> None:
     """The thread: one size after the other, as long as somebody has the executable."""
     while True:
         with _turn:

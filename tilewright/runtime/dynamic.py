@@ -1,4 +1,4 @@
-"""An executable for a model whose shapes are open: it specializes itself for what it is called with.
+"""The executable of a model with dynamic shapes: a program for all sizes, and specializations for those called with.
 
     run = tw.compile("bert.onnx")              # ids: i64[batch, sequence]
     y, = run(np.zeros((1, 128), np.int64))     # runs the program for all sizes
@@ -23,15 +23,15 @@ import numpy as np
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
-from ..support.notebook import Text, fragment
+from ..support.notebook import NotebookText, fragment
 from ..support.numbers import size
 from . import arrays
 from .buckets import Buckets
 from .copies import Copyable
-from .executable import Executable, Memory
+from .executable import Executable, MemoryUsage
 from .open_parts import OpenPart
-from .parts import DynamicInfo, Frame, Part, Source, Stage, StoredSource
-from .staged import Staged, Times
+from .parts import DynamicInfo, Frame, Source, SpecializedSubgraph, StoredSource, Subgraph
+from .staged import RunProfiler, Staged
 
 if TYPE_CHECKING:
     from ..support.options import Options
@@ -50,7 +50,7 @@ class Straight:
     `expected` are (dtype, shape) of the arguments, `feeds` which of them the program takes, in its order.
     """
 
-    part: Part
+    part: SpecializedSubgraph
     executable: Executable
     names: tuple[str, ...]
     expected: tuple[tuple[np.dtype, tuple[int, ...]], ...]
@@ -155,7 +155,7 @@ class DynamicExecutable(Copyable):
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
         return self(*arrays.spread(inputs))
 
-    def _run(self, given: Mapping[str, Any], times: Times | None = None) -> list[Any]:
+    def _run(self, given: Mapping[str, Any], times: RunProfiler | None = None) -> list[Any]:
         """The outputs for inputs by name, which are padded and cut where there are buckets."""
         if self.opening is not None and times is None and not self.staged.has("main", given):
             results = self.opening.serve(given)
@@ -209,7 +209,7 @@ class DynamicExecutable(Copyable):
         from .profile import check_repeats, joined
 
         check_repeats(repeats)
-        times = Times(repeats)
+        times = RunProfiler(repeats)
         given = self._bind(arrays.spread(inputs))
         if self.opening is not None and not self.staged.has("main", given):
             program = self.opening.program_for(given)
@@ -269,7 +269,7 @@ class DynamicExecutable(Copyable):
             )
         return array
 
-    def _refused(self, stage: Stage, frame: Frame) -> InputError:
+    def _refused(self, stage: Subgraph, frame: Frame) -> InputError:
         """What a call ends in that has no program, where none is made in calls."""
         there = [describe_key(stage, key) or "()" for key in list(stage.parts)]
         more = f"; {len(there) - SHOWN} more" if len(there) > SHOWN else ""
@@ -283,7 +283,7 @@ class DynamicExecutable(Copyable):
 
     # ---- what it is ----
 
-    def _made(self, staged: Staged, stage: Stage, part: Part, frame: Frame) -> None:
+    def _made(self, staged: Staged, stage: Subgraph, part: SpecializedSubgraph, frame: Frame) -> None:
         with staged.lock:
             self.compiled += 1
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
@@ -303,7 +303,7 @@ class DynamicExecutable(Copyable):
                 len(stage.parts),
             )
 
-    def parts(self) -> Iterator[tuple[Stage, tuple[Any, ...], Part]]:
+    def parts(self) -> Iterator[tuple[Subgraph, tuple[Any, ...], SpecializedSubgraph]]:
         """All parts there are now, with their stage and key."""
         with self.staged.lock:
             found = [
@@ -314,7 +314,7 @@ class DynamicExecutable(Copyable):
             ]
         return iter(found)
 
-    def open_parts(self) -> Iterator[tuple[Stage, OpenPart]]:
+    def open_parts(self) -> Iterator[tuple[Subgraph, OpenPart]]:
         """All parts for all sizes that there are now, with their stage."""
         with self.staged.lock:
             found = [(stage, made) for stage, sight in self.staged.sights.items() for made in sight.parts]
@@ -332,17 +332,17 @@ class DynamicExecutable(Copyable):
         return [t for t in programs[0].arguments if t.name in names] if programs else self.inputs
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         """Of all parts there are now; weights that parts share count once."""
         parts = self._executables()
         weights = {address(a): a.nbytes for e in parts for a in e.package.constants}
         every = [e.memory for e in parts]
-        return Memory(
+        return MemoryUsage(
             sum(weights.values()),
             *(sum(getattr(m, f) for m in every) for f in ("arena", "arena_bound", "scratch", "code")),
         )
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """Inputs and outputs, and every part with what it was made for, its kernels and its steps on the host."""
         lines = [
             f"model: {self.name} (specializes itself)",
@@ -365,7 +365,7 @@ class DynamicExecutable(Copyable):
             lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
             lines += _then(made.part)
         lines += self.opening.describe() if self.opening is not None else []
-        return Text("\n".join(lines))
+        return NotebookText("\n".join(lines))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``model target threads inputs outputs memory programs``. Each of
@@ -429,13 +429,13 @@ def _static(info: DynamicInfo) -> bool:
     return info.kind == "tensor" and info.shape is not None and all(isinstance(d, int) for d in info.shape)
 
 
-def _then(part: Part) -> list[str]:
+def _then(part: SpecializedSubgraph) -> list[str]:
     """What follows a part."""
     after = [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
     return [*(f"  then {a.kind} {a.name}" for a in part.actions), *after]
 
 
-def describe_form(stage: Stage, made: OpenPart) -> str:
+def describe_form(stage: Subgraph, made: OpenPart) -> str:
     """``ids i64[1, d0], n i64[] = [d1] with d0:1..128, d1:1..512``"""
     terms = iter(map(made.form.text, made.form.terms))
     said = []
@@ -449,11 +449,11 @@ def describe_form(stage: Stage, made: OpenPart) -> str:
     return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
 
 
-def describe(stage: Stage, frame: Frame) -> str:
+def describe(stage: Subgraph, frame: Frame) -> str:
     return describe_key(stage, stage.key(frame))
 
 
-def describe_key(stage: Stage, key: tuple[Any, ...]) -> str:
+def describe_key(stage: Subgraph, key: tuple[Any, ...]) -> str:
     """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
     entries = key[1:]
     said = []

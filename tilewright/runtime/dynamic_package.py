@@ -27,11 +27,11 @@ from ..support.mapped_file import MappedFile
 from ..targets import base
 from .executable import Executable
 from .open_executable import OpenExecutable, make
-from .open_parts import Form, OpenPart, Sight, Term
+from .open_parts import OpenPart, ShapeHistory, SizePattern, Term
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
-    from .parts import Part, Stage
+    from .parts import SpecializedSubgraph, Subgraph
     from .staged import Staged
 
 
@@ -111,7 +111,7 @@ class _Writer:
             "opening": [self.program(p) for p in (x.opening.programs if x.opening is not None else ())],
         }
 
-    def stage(self, stage: Stage) -> dict[str, Any]:
+    def stage(self, stage: Subgraph) -> dict[str, Any]:
         sight = self.executable.staged.sights.get(stage)
         return {
             "todo": stage.todo,
@@ -131,12 +131,12 @@ class _Writer:
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
-        from .parts import Const
+        from .parts import EmbeddedConstant
 
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
         for e in entries:
-            if isinstance(e, Const):
+            if isinstance(e, EmbeddedConstant):
                 out.append(["constant", self.arrays.add(e.array)])
             elif isinstance(e, tuple) and e[0] == "list":
                 out.append(["list", *[DTYPES[d] if isinstance(d, np.dtype) else d for d in e[1:]]])
@@ -146,7 +146,7 @@ class _Writer:
                 out.append(["none"])
         return out
 
-    def part(self, part: Part) -> dict[str, Any]:
+    def part(self, part: SpecializedSubgraph) -> dict[str, Any]:
         made: dict[str, Any] = {
             "feeds": part.feeds,
             "results": part.results,
@@ -235,9 +235,9 @@ class _Reader:
         from .lazy import LazySource
         from .opening import Opening
         from .parts import DynamicInfo, StoredSource
-        from .pool import Pool
+        from .pool import ConstantPool
 
-        d, pool = self.dynamic, Pool()
+        d, pool = self.dynamic, ConstantPool()
         options = Options.restore({"specializations": d["limit"], **d["options"]})
         asked, threads = options.threads, threads if threads is not None else threads_of(d["options"])
         options = replace(options, threads=threads)
@@ -274,16 +274,16 @@ class _Reader:
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .parts import Body, BodyInfo, Stage
+        from .parts import BodyInfo, PartitionedBody, Subgraph
 
-        made: dict[tuple[Any, ...], Part] = {}
+        made: dict[tuple[Any, ...], SpecializedSubgraph] = {}
         for b in self.dynamic["bodies"]:
             i = b["info"]
             types = tuple((t, None if dims is None else tuple(dims)) for t, dims in i["types"])
             info = BodyInfo(i["id"], tuple(i["inputs"]), tuple(i["outputs"]), i["nodes"], types)
-            body = staged.bodies[info.id] = Body(info)
+            body = staged.bodies[info.id] = PartitionedBody(info)
             for s in b["stages"]:
-                stage = Stage(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
+                stage = Subgraph(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
                 stage.frozen = frozenset(s["frozen"])
                 body.stages[stage.todo, stage.start] = stage
         places = [
@@ -298,17 +298,19 @@ class _Reader:
         for body, s, stage, p, data in places:
             key = self.key(data["key"], made)
             stage.parts[key] = made[body.info.id, s, p]
-            staged.sights.setdefault(stage, Sight()).saw(key)
+            staged.sights.setdefault(stage, ShapeHistory()).saw(key)
         for b in self.dynamic["bodies"]:
             for stage, told in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
                 for data in told.get("open", ()):
-                    staged.sights.setdefault(stage, Sight()).add(self.open_part(data, stage, threads, pool))
+                    staged.sights.setdefault(stage, ShapeHistory()).add(self.open_part(data, stage, threads, pool))
 
-    def open_part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> OpenPart:
+    def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> OpenPart:
         dims = tuple(Dim(**d) for d in data["form"]["dims"])
         terms = tuple(Term(*map(int, t)) if isinstance(t, list) else int(t) for t in data["form"]["terms"])
         formulas = {int(i): {int(at): text for at, text in places} for i, places in data["formulas"]}
-        return OpenPart(self.key(data["key"], {}), Form(dims, terms), self.part(data, stage, threads, pool), formulas)
+        return OpenPart(
+            self.key(data["key"], {}), SizePattern(dims, terms), self.part(data, stage, threads, pool), formulas
+        )
 
     def program(self, p: dict[str, Any], threads: int, pool: Any) -> Executable:
         self.check(p["target"], p["description"])
@@ -326,8 +328,8 @@ class _Reader:
             raise ValueError("a program for all sizes takes other inputs")
         return made
 
-    def part(self, data: dict[str, Any], stage: Stage, threads: int, pool: Any) -> Part:
-        from .parts import Action, Part, Plan
+    def part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> SpecializedSubgraph:
+        from .parts import Action, SpecializedSubgraph, SubgraphPlan
 
         executable = None if data["program"] is None else self.program(data["program"], threads, pool)
         actions = tuple(
@@ -343,22 +345,22 @@ class _Reader:
             for a in data["actions"]
         )
         constants = [self.arrays[i] for i in data["constants"]]
-        plan = Plan(None, tuple(data["feeds"]), data["results"], constants, actions, (), frozenset())
+        plan = SubgraphPlan(None, tuple(data["feeds"]), data["results"], constants, actions, (), frozenset())
         following = None
         if data["following"] is not None:
             todo, start = data["following"]
             following = stage.body.stages[tuple(todo), frozenset(start)]
-        return Part(plan, executable, following, data["seconds"])
+        return SpecializedSubgraph(plan, executable, following, data["seconds"])
 
-    def key(self, key: list[Any], made: Mapping[tuple[Any, ...], Part]) -> tuple[Any, ...]:
+    def key(self, key: list[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> tuple[Any, ...]:
         frozen, *entries = key
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
-    def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], Part]) -> Any:
-        from .parts import Const
+    def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> Any:
+        from .parts import EmbeddedConstant
 
         if e[0] == "constant":
-            return Const(self.arrays[e[1]])
+            return EmbeddedConstant(self.arrays[e[1]])
         if e[0] == "const":  # in files of before: by the part that it came from
             body, s, p, i = e[1]
             return made[body, s, p].constants[i]

@@ -19,7 +19,7 @@ import numpy as np
 from ..program.package import Package, save_entries
 from ..program.states import StateBuffer, StateBuffers
 from ..support.errors import UnsupportedError
-from ..support.notebook import Text, fragment
+from ..support.notebook import NotebookText, fragment
 from ..support.numbers import size
 from ..targets import base
 from .copies import Copyable
@@ -100,13 +100,15 @@ class MultiExecutable(Copyable):
         for entry in self.entries.values():
             entry.reset()
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """What was compiled, as text: each entry as `Executable.explain` has it, then what they have together."""
         memory = self.facts()["memory"]
         each = sum(e.memory.weights for e in self.entries.values())
         parts = [f"entry {name}\n\n{e.explain()}\n" for name, e in self.entries.items()]
         weights = f"{size(memory['weights'])} ({size(each)} if none were shared)"
-        return Text("\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"]))
+        return NotebookText(
+            "\n".join([*parts, f"all entries\n  weights  {weights}\n  states   {size(memory['states'])}"])
+        )
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``entries``, each as `Executable.facts`, ``memory`` of all together."""

@@ -32,7 +32,7 @@ from ..program.timeline import Stamps, Timeline
 from ..support import providers
 from ..support.aligned import address, aligned_copy
 from ..support.errors import PackageError, UsageError
-from ..support.notebook import Text
+from ..support.notebook import NotebookText
 from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
@@ -51,7 +51,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUsage:
     """Bytes an executable needs. `peak`: weights, states (with the second buffers of those that have two) and one
     context, which is what calls one after the other use; inputs and outputs belong to the caller and are not counted.
     Where weights and code are used in the place in which they are
@@ -388,9 +388,9 @@ class Executable(Copyable):
         return self._package
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         program = self._package.program
-        return Memory(
+        return MemoryUsage(
             weights=sum(t.nbytes for t in program.constants),
             arena=program.arena_size,
             arena_bound=program.arena_bound,
@@ -400,9 +400,9 @@ class Executable(Copyable):
             states=self._buffers.nbytes,
         )
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """What was compiled, as text: inputs and outputs, the levels, the kernels, the memory."""
-        return Text(providers.ask("explain")(self._package, self.memory, self.threads))
+        return NotebookText(providers.ask("explain")(self._package, self.memory, self.threads))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""

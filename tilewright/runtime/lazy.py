@@ -13,7 +13,7 @@ from ..support.forks import wait_for
 from ..support.options import Options
 from .executable import Executable
 from .parts import Source, StoredSource
-from .pool import Pool
+from .pool import ConstantPool
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
@@ -22,7 +22,7 @@ wait_for(_importing)  # the locks of Python's imports stay locked in a forked pr
 class LazySource:
     """Makes source and builder from what a package holds, at the first use."""
 
-    def __init__(self, stored: StoredSource, options: Options, name: str, pool: Pool) -> None:
+    def __init__(self, stored: StoredSource, options: Options, name: str, pool: ConstantPool) -> None:
         self.stored, self.options, self.name, self.pool = stored, options, name, pool
         self._source: Source | None = None
         self._build: Callable[[Any, str], Executable] | None = None

@@ -1,4 +1,4 @@
-"""An executable whose inputs have open dimensions: one program for all sizes in their ranges.
+"""The executable of one dynamic-shape program: it binds the sizes of each call, and serves all in their ranges.
 
 run = tw.compile("bert.onnx", inputs={"ids": (tw.Dim("batch", 1, 64), tw.Dim("seq", 1, 512))})
 y, = run(np.zeros((1, 17), np.int64))
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..program.open_sizes import OpenSizes
+from ..program.open_sizes import SizeTable
 from ..program.package import Package
 from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..support.aligned import address
 from ..support.errors import InputError, PackageError
 from ..support.formulas import evaluate
-from ..support.notebook import Text
+from ..support.notebook import NotebookText
 from ..support.numbers import count
 from ..targets import base
 from . import arrays
@@ -41,7 +41,7 @@ _KEPT = 256
 
 
 @dataclass(frozen=True)
-class Bound:
+class SizeBinding:
     """What a program needs for sizes: the table that it reads, the bytes of the arena, its inputs and outputs."""
 
     table: np.ndarray
@@ -96,7 +96,7 @@ class OpenExecutable(Executable):
     def __init__(self, package: Package, threads: int | None = None, buffers: StateBuffers | None = None) -> None:
         super().__init__(package, threads, buffers)
         assert package.program.open is not None
-        self.sizes: OpenSizes = package.program.open
+        self.sizes: SizeTable = package.program.open
         self.inputs = _open(self.inputs, map(self.sizes.shown, self.sizes.inputs))
         self.outputs = _open(self.outputs, map(self.sizes.shown, self.sizes.outputs))
         #: states that grow, with their buffers
@@ -105,7 +105,7 @@ class OpenExecutable(Executable):
             for s, b in zip(self._buffers.infos, self._buffers.buffers, strict=True)
             if s.growth is not None
         ]
-        self._bound: OrderedDict[tuple[tuple[int, ...], ...], Bound] = OrderedDict()
+        self._bound: OrderedDict[tuple[tuple[int, ...], ...], SizeBinding] = OrderedDict()
         #: makes programs for single sizes beside this one; None: nothing does (`background.Background`)
         self.background: Background | None = None
 
@@ -226,7 +226,7 @@ class OpenExecutable(Executable):
             for v, t in zip(given, infos, strict=True)
         ]
 
-    def _bound_for(self, shapes: tuple[tuple[int, ...], ...], known: Mapping[str, int] | None = None) -> Bound:
+    def _bound_for(self, shapes: tuple[tuple[int, ...], ...], known: Mapping[str, int] | None = None) -> SizeBinding:
         """What the program needs for inputs of these shapes, states of their lengths, and sizes that are `known`;
         InputError if there is no such size, or no room for what it would append."""
         key = (*shapes, tuple([b.length for _, _, b in self._growing])) if self._growing else shapes
@@ -242,7 +242,7 @@ class OpenExecutable(Executable):
             made = self.sizes.shapes(sizes)
             outputs = tuple(replace(t, shape=s) for t, s in zip(self.results, made, strict=True))
             maker = self._runner if isinstance(self._runner, base.FormsMaker) else None
-            found = self._bound[key] = Bound(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
+            found = self._bound[key] = SizeBinding(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
             while len(self._bound) > _KEPT:
                 self._bound.popitem(last=False)
         return found
@@ -274,10 +274,10 @@ class OpenExecutable(Executable):
         typical = [v.shape for v in values] == [t.shape for t in self.arguments]
         return make_profile(self, inputs, repeats, counted=typical)
 
-    def explain(self) -> Text:
+    def explain(self) -> NotebookText:
         """What was compiled, as text, and the sizes that have programs of their own."""
         more = self.background.describe() if self.background is not None else []
-        return Text("\n".join([super().explain(), *more]))
+        return NotebookText("\n".join([super().explain(), *more]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program for all sizes to one file that `tilewright.load` reads, without those for single sizes;

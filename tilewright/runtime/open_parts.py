@@ -1,17 +1,17 @@
-"""Pieces of a model whose sizes change while it runs, compiled once for all of them.
+"""Dynamic-shape programs for the subgraphs of a partitioned model, inferred from the shapes of its first runs.
 
-A stage of a model in parts (`staged.py`) has a program for the shapes, and the numbers that decide shapes, of one run.
-When others come that differ from these in sizes alone, what differs is taken for open dimensions (`support/sizes.py`),
-and one program serves all sizes in their ranges:
+A subgraph (`staged.py`) has a program for the shapes, and the numbers that decide shapes, of one run. When others come
+that differ from these in sizes alone, the sizes that differ become dynamic dimensions (`support/sizes.py`), and one
+program serves all sizes in their ranges:
 
     x f32[1, 17, 8], mask f32[1, 17], n = [51]      the first run: a program for these
     x f32[1, 23, 8], mask f32[1, 23], n = [60]      the second: x f32[1, d0, 8], mask f32[1, d0], n = [d1]
     x f32[1, 40, 8], mask f32[1, 40], n = [75]      nothing is compiled
 
 Sizes that were equal in all runs so far are one dimension. Where a model cannot be compiled so, because operators need
-to know more of its sizes, others are tried (`Sight.forms`): sizes that grew alike as sums, ``d0 + 1``, and ranges that
-begin higher. What the runs so far had in common by chance is corrected when a run has it no longer: then there is
-another program, of all runs.
+to know more of its sizes, others are tried (`ShapeHistory.forms`): sizes that grew alike as sums, ``d0 + 1``, and
+ranges that begin higher. What the runs so far had in common by chance is corrected when a run has it no longer: then
+there is another program, of all runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..support.dims import Dim
 from ..support.formulas import evaluate, formula
 from ..support.sizes import SMALLEST, decode, is_open
 from .open_executable import OpenExecutable
-from .parts import Const, Entry, Frame, Part
+from .parts import EmbeddedConstant, Entry, Frame, SpecializedSubgraph
 
 #: a range goes from 1 to so many times the largest size that was seen, and at least to this
 TIMES, AT_LEAST = 16, 64
@@ -58,7 +58,7 @@ def split(key: Key) -> tuple[Signature, Numbers]:
 
 
 def _split(entry: Entry) -> tuple[Any, Sequence[int]]:
-    if type(entry) is Const:
+    if type(entry) is EmbeddedConstant:
         array = entry.array
         if _counts(array.dtype, array.shape):
             return ("const", array.dtype, array.shape), array.reshape(-1).tolist()
@@ -86,8 +86,8 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Form:
-    """How the sizes of runs hang together: dimensions, and for each size a number or a `Term`."""
+class SizePattern:
+    """A symbolic shape inferred from runs: dimensions, and for each size a number or a `Term`."""
 
     dims: tuple[Dim, ...]
     terms: tuple[int | Term, ...]
@@ -117,7 +117,7 @@ class Form:
         return [t if isinstance(t, int) else symbols[t.dim] * t.times + t.plus for t in self.terms]
 
     @staticmethod
-    def of(runs: Sequence[Numbers], related: bool = False, near: bool = False) -> Form | None:
+    def of(runs: Sequence[Numbers], related: bool = False, near: bool = False) -> SizePattern | None:
         """What the sizes of several runs have in common; None if they are no sizes. Sizes that grew by so many times as
         much as another one are multiples of it, where they are `related`. Ranges begin at 1, or `near` the smallest
         size.
@@ -145,7 +145,7 @@ class Form:
         dims = [
             Dim(f"d{i}", low, max(AT_LEAST, TIMES * max(b))) for i, (low, b) in enumerate(zip(lows, bases, strict=True))
         ]
-        return Form(tuple(dims), tuple(terms.get(c, c[0]) for c in columns))
+        return SizePattern(tuple(dims), tuple(terms.get(c, c[0]) for c in columns))
 
     def __str__(self) -> str:
         return f"{', '.join(map(self.text, self.terms))} with {', '.join(map(str, self.dims))}"
@@ -169,7 +169,7 @@ def _related(column: tuple[int, ...], base: tuple[int, ...], dim: int) -> Term |
 
 
 class AtSizes:
-    """A program for all sizes at some of them, which its inputs alone need not tell."""
+    """A dynamic-shape program with its sizes bound, for those that do not follow from the shapes of its inputs."""
 
     def __init__(self, executable: OpenExecutable, sizes: Mapping[str, int]) -> None:
         self.executable, self.sizes = executable, dict(sizes)
@@ -180,12 +180,12 @@ class AtSizes:
 
 @dataclass
 class OpenPart:
-    """The part of a stage for all sizes of a form, made for a run with this key. `formulas`: of each constant that has
-    sizes as elements, these by their place."""
+    """The dynamic-shape version of a subgraph, for all sizes of a `SizePattern`; compiled for a run with this key.
+    `formulas`: of each constant that has sizes as elements, these by their index."""
 
     key: Key
-    form: Form
-    part: Part
+    form: SizePattern
+    part: SpecializedSubgraph
     formulas: Formulas
     #: combinations of sizes that it served
     served: int = 0
@@ -197,8 +197,8 @@ class OpenPart:
         for places in self.formulas.values():  # those of a damaged file are found here
             evaluate(tuple(places.values()), tuple((sizes or {}).values()))
 
-    def at(self, sizes: Mapping[str, int]) -> Part:
-        """The part at some sizes."""
+    def at(self, sizes: Mapping[str, int]) -> SpecializedSubgraph:
+        """The version with these sizes bound."""
         made = copy.copy(self.part)
         if isinstance(made.executable, OpenExecutable):
             made.executable = AtSizes(made.executable, sizes)  # type: ignore[assignment]
@@ -206,22 +206,22 @@ class OpenPart:
         for i, places in self.formulas.items():
             array = made.constants[i].array.copy()
             array.reshape(-1)[list(places)] = evaluate(tuple(places.values()), tuple(sizes.values()))
-            made.constants[i] = Const(array)
+            made.constants[i] = EmbeddedConstant(array)
         self.served += 1
         return made
 
 
-class Sight:
-    """What a stage has seen of sizes, and its parts for all of them."""
+class ShapeHistory:
+    """The shapes that a subgraph was called with, and its dynamic-shape versions."""
 
     def __init__(self) -> None:
         self.parts: list[OpenPart] = []
         self.runs: dict[Signature, list[Numbers]] = {}
         self.refusals: dict[Signature, int] = {}
-        self._known: dict[Key, Part] = {}
+        self._known: dict[Key, SpecializedSubgraph] = {}
 
-    def part(self, key: Key) -> Part | None:
-        """The part for all sizes, at those of this key; None if there is none."""
+    def part(self, key: Key) -> SpecializedSubgraph | None:
+        """The dynamic-shape version with the sizes of this key bound; None if none fits."""
         found = self._known.get(key)
         if found is None and self.parts:
             signature, numbers = split(key)
@@ -234,30 +234,30 @@ class Sight:
         return found
 
     def saw(self, key: Key) -> None:
-        """A part was made for this key."""
+        """A specialization was compiled for this key."""
         signature, numbers = split(key)
         runs = self.runs.setdefault(signature, [])
         if numbers not in runs:
             runs.append(numbers)
             del runs[:-MOST_RUNS]
 
-    def forms(self, key: Key) -> Iterator[Form]:
-        """What may be tried for a run that there is no part for, the most general first."""
+    def forms(self, key: Key) -> Iterator[SizePattern]:
+        """The patterns to try for a run that no version fits, the most general first."""
         signature, numbers = split(key)
         runs = [*self.runs.get(signature, []), numbers]
         programs = sum(p.signature == signature for p in self.parts)
         if len(runs) < 2 or programs >= MOST_PROGRAMS or self.refusals.get(signature, 0) >= MOST_REFUSALS:
             return
-        tried: list[Form | None] = [None]
+        tried: list[SizePattern | None] = [None]
         for related in (False, True):
             for near in (False, True):
-                form = Form.of(runs, related, near)
+                form = SizePattern.of(runs, related, near)
                 if form not in tried:
                     tried.append(form)
                     yield form  # type: ignore[misc]
 
     def add(self, made: OpenPart) -> None:
-        """A part for all sizes of a form."""
+        """A new dynamic-shape version."""
         self.saw(made.key)
         self.parts.append(made)
 
@@ -268,7 +268,7 @@ class Sight:
 
 
 def entries(reads: Sequence[str], frame: Frame, key: Key, numbers: Sequence[int]) -> dict[str, Entry]:
-    """What the names that a stage reads stand for, with other `numbers` in place of those of its key: arrays of these
+    """The entries that a subgraph reads, with other `numbers` in place of those of its key: arrays of these
     shapes, whose elements are not there."""
     given, found = iter(numbers), {}
     for name, entry in zip(reads, key[1:], strict=True):
@@ -279,7 +279,7 @@ def entries(reads: Sequence[str], frame: Frame, key: Key, numbers: Sequence[int]
                 value = np.broadcast_to(np.zeros((), kind[1]), [int(n) for n in new])
             else:
                 array = np.array([int(n) for n in new], kind[1]).reshape(kind[2])
-                value = Const(array) if kind[0] == "const" else array
+                value = EmbeddedConstant(array) if kind[0] == "const" else array
         found[name] = value
     return found
 
@@ -297,4 +297,4 @@ def formulas_of(constants: Sequence[np.ndarray]) -> Formulas:
     return found
 
 
-__all__ = ["AtSizes", "Form", "OpenPart", "Sight", "Term", "entries", "formulas_of", "split"]
+__all__ = ["AtSizes", "OpenPart", "ShapeHistory", "SizePattern", "Term", "entries", "formulas_of", "split"]

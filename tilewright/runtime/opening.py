@@ -1,4 +1,4 @@
-"""A model with open shapes of which nobody said between which sizes: one program for all of them.
+"""Dynamic shapes without bounds from the user: default ranges of the dimensions, and one program for all sizes in them.
 
 run = tw.compile("bert.onnx")               # ids: i64[batch, sequence]: for batch 1 to 64, sequence 1 to 512
 y, = run(np.zeros((1, 128), np.int64))      # compiles nothing
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..program.open_sizes import OpenSizes
+from ..program.open_sizes import SizeTable
 from ..support.dims import ChosenDim
 from ..support.errors import InputError, ModelError, TilewrightError
 from ..support.formulas import numbered
@@ -245,7 +245,7 @@ def _with(name: str, chosen: Mapping[str, Any]) -> Any:
     return name
 
 
-def _given(program: OpenExecutable) -> OpenSizes:
+def _given(program: OpenExecutable) -> SizeTable:
     """The sizes of a program, of the inputs that a caller gives."""
     infos = program.package.program.inputs
     if not any(t.name == noise.KEY for t in infos):

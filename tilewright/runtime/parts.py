@@ -1,6 +1,8 @@
-"""What a model that runs in parts is made of: bodies of nodes, their stages, and the parts that are made for them.
+"""The data model of partitioned execution: bodies of nodes, their subgraphs, and the specializations of these.
 
-`staged.py` runs them; what makes new parts is a `Source`. Nothing here imports MLIR.
+A model whose shapes or control flow depend on data is split into subgraphs that are compiled one by one, at run time,
+each for the shapes (and values) that reach it; `staged.py` runs them. What compiles a new specialization is a `Source`.
+Nothing here imports MLIR.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ from ..support.dtypes import NUMPY
 from ..support.mapped_file import MappedFile
 from .executable import Executable
 
-#: what a name stands for at run time: an array, a `Const`, a list of arrays (a sequence), None (an empty optional)
+#: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
+#: optional)
 Entry = Any
 #: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
 #: ["part", buffer, count, axis] (the first `count` positions)
 Tree = list[Any]
 
 
-class Const:
-    """An array that is the same whenever its part has run; parts that use it have it built in.
+class EmbeddedConstant:
+    """A result that does not depend on inputs: the subgraphs that read it are compiled with it as a constant.
 
-    Those with the same content are equal: a part made anew, or for other sizes, leads to the parts that there are.
+    Those with the same content are equal, so that they lead to the same specializations of the following subgraphs.
     """
 
     __slots__ = ("_hash", "array")
@@ -41,20 +44,21 @@ class Const:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Const):
+        if self is other or not isinstance(other, EmbeddedConstant):
             return self is other
         a, b = self.array, other.array
         return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 def plain(entry: Entry) -> Entry:
-    """The entry without `Const`."""
-    return entry.array if type(entry) is Const else entry
+    """The entry, an `EmbeddedConstant` replaced by its array."""
+    return entry.array if type(entry) is EmbeddedConstant else entry
 
 
 @dataclass(frozen=True)
 class BodyInfo:
-    """A list of nodes that runs as a unit. `outputs` may be undeclared in type: ("", None)."""
+    """A region: a list of nodes with inputs and outputs (a graph, a branch, a loop body). `outputs` may be undeclared
+    in type: ("", None)."""
 
     id: str
     inputs: tuple[str, ...]
@@ -77,9 +81,10 @@ class Action:
 
 
 @dataclass
-class Plan:
-    """What a `Source` makes of a stage. `graph` is None if there is nothing to compute natively. `learned`: inputs of
-    this stage on whose values the plan depends.
+class SubgraphPlan:
+    """How a `Source` imports a subgraph for the shapes at hand. `graph` (level 2) is what is compiled, None if there is
+    nothing to compute natively; `actions` run on the host after it; `todo` is left to the following subgraph.
+    `learned`: inputs on whose values the plan depends.
     """
 
     graph: Any
@@ -127,7 +132,7 @@ class StoredSource:
 
 
 class Source(Protocol):
-    """The model, as far as new parts can be made of it."""
+    """A model that can be partitioned and compiled piece by piece: what a front end offers to the runtime."""
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
@@ -151,32 +156,38 @@ class Source(Protocol):
     def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
         """Names that the nodes read, and that are neither constants nor made by the nodes."""
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan: ...
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan: ...
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         """The outputs of one node by the references of its operators."""
 
 
 @runtime_checkable
-class OpenSource(Source, Protocol):
-    """A model of which parts can be compiled for all sizes at once."""
+class DynamicShapeSource(Source, Protocol):
+    """A source whose subgraphs can be compiled with dynamic shapes, once for all sizes."""
 
-    def plan_open(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+    def plan_open(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
         """`plan`, where shapes of entries and numbers in them may be open sizes (`support/sizes.py`)."""
 
 
-class Part:
-    """A stage for one combination of shapes (and values, where they matter)."""
+class SpecializedSubgraph:
+    """A subgraph compiled for one combination of shapes (and values, where they matter): a specialization."""
 
-    def __init__(self, plan: Plan, executable: Executable | None, following: Stage | None, seconds: float) -> None:
+    def __init__(
+        self, plan: SubgraphPlan, executable: Executable | None, following: Subgraph | None, seconds: float
+    ) -> None:
         self.executable, self.feeds, self.actions, self.following = executable, plan.feeds, plan.actions, following
-        self.constants = [Const(a) for a in plan.constants]
+        self.constants = [EmbeddedConstant(a) for a in plan.constants]
         self.results = plan.results
         self.seconds, self.runs = seconds, 0
         #: the sizes that it is for, if these are all of a range
         self.form = ""
         memory = executable.memory if executable is not None else None
-        #: of its arena and code; weights are shared with other parts
+        #: of its arena and code; weights are shared with other specializations
         self.nbytes = memory.arena + memory.code if memory is not None else 0
 
     def entry(self, tree: Tree, outputs: list[np.ndarray], frame: Frame) -> Entry:
@@ -196,19 +207,21 @@ class Part:
         return None
 
 
-class Stage:
-    """Nodes of a body that are to do, and the parts made for them so far."""
+class Subgraph:
+    """The nodes of a body that are left to execute, and the cache of their specializations."""
 
-    def __init__(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]) -> None:
+    def __init__(
+        self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]
+    ) -> None:
         self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
-        self.parts: OrderedDict[tuple[Any, ...], Part] = OrderedDict()
+        self.parts: OrderedDict[tuple[Any, ...], SpecializedSubgraph] = OrderedDict()
         #: hashes of the keys whose parts were dropped, the last ones
         self.dropped: OrderedDict[int, None] = OrderedDict()
 
     def key(self, frame: Frame) -> tuple[Any, ...]:
-        """What a part is made for: dtype and shape of the arrays it reads, the values of those that decide shapes."""
+        """The cache key: dtype and shape of the arrays that are read, the values of those that decide shapes."""
         found = []
         for name in self.reads:
             entry = frame.find(name)
@@ -222,13 +235,13 @@ class Stage:
         return (self.frozen, *found)
 
 
-class Body:
-    """A body with its stages."""
+class PartitionedBody:
+    """A body with its subgraphs."""
 
     def __init__(self, info: BodyInfo) -> None:
         self.info = info
-        self.stages: dict[tuple[Any, ...], Stage] = {}
-        self.first: Stage | None = None
+        self.stages: dict[tuple[Any, ...], Subgraph] = {}
+        self.first: Subgraph | None = None
 
 
 class Frame:

@@ -10,7 +10,7 @@ import numpy as np
 from ..support.aligned import address, aligned_copy
 
 
-class Pool:
+class ConstantPool:
     """Arrays with the same content are kept once, as long as somebody has them."""
 
     def __init__(self) -> None:
@@ -46,4 +46,4 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     return all(np.array_equal(x[i : i + (1 << 20)], y[i : i + (1 << 20)]) for i in range(0, len(x), 1 << 20))
 
 
-__all__ = ["Pool"]
+__all__ = ["ConstantPool"]

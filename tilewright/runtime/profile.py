@@ -34,7 +34,7 @@ COUNTED = ("flops", "integer_ops", "touched")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProfileEntry:
     """A kernel call, or all calls of one kernel together.
 
     `seconds` is the median over the runs, `low` and `high` are the quartiles. `operations` is None where the compiler
@@ -114,7 +114,7 @@ class Profile:
     seconds: float
     low: float
     high: float
-    calls: tuple[Entry, ...]
+    calls: tuple[ProfileEntry, ...]
     per_thread: tuple[Thread, ...]
     between: float = 0.0
     timeline: Timeline | None = None
@@ -122,15 +122,15 @@ class Profile:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
-    def kernels(self) -> tuple[Entry, ...]:
+    def kernels(self) -> tuple[ProfileEntry, ...]:
         """The calls of each kernel together, the most expensive first; copies by where they go."""
-        groups: dict[tuple[str, str], list[Entry]] = {}
+        groups: dict[tuple[str, str], list[ProfileEntry]] = {}
         for call in self.calls:
             groups.setdefault((call.symbol, call.device), []).append(call)
         return tuple(sorted((together(g) for g in groups.values()), key=lambda e: -e.seconds))
 
     @property
-    def total(self) -> Entry:
+    def total(self) -> ProfileEntry:
         """All calls together."""
         return replace(together(self.calls), symbol="total", names=(), rule="", does="", limit="", device="")
 
@@ -189,14 +189,14 @@ def joined(
 ) -> Profile:
     """The profile of programs that run one after the other, with operators on the host (kind, name, seconds) between
     them. It has no timeline."""
-    calls: list[Entry] = []
+    calls: list[ProfileEntry] = []
     totals, per_thread, between = np.zeros(3), np.zeros((threads, 2)), 0.0
     facts: dict[str, Mapping[str, Any]] = {}
     limits = None
     for part in parts:
         if isinstance(part, tuple):
             kind, name, taken = part
-            calls.append(Entry(f"host.{kind}", (name,), "host", kind, taken, taken, taken, 0.0))
+            calls.append(ProfileEntry(f"host.{kind}", (name,), "host", kind, taken, taken, taken, 0.0))
             totals += taken
             continue
         calls += part.calls
@@ -277,7 +277,7 @@ def _entries(
     whole: float,
     limits: Ceilings | None,
     counted: bool,
-) -> Iterable[Entry]:
+) -> Iterable[ProfileEntry]:
     seconds = np.array([line.seconds() for line in lines])
     quartiles = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
     busy = np.median([line.busy() for line in lines], axis=0)
@@ -293,7 +293,7 @@ def _entries(
         ideal, limit = None, ""
         if limits and counted:
             ideal, limit = least_time(traffic, operations or 0, precision, footprint, limits)
-        yield Entry(
+        yield ProfileEntry(
             call.symbol,
             call.names,
             "copy" if call.symbol == COPY else str(about.get("kind", "")),
@@ -383,10 +383,10 @@ def least_time(
     return close + distant, near.name if close > distant else far.name
 
 
-def together(calls: Sequence[Entry]) -> Entry:
+def together(calls: Sequence[ProfileEntry]) -> ProfileEntry:
     """Calls as one entry: times and work add up; the limit is what decides most of the least time."""
     if not calls:
-        return Entry("", (), "", "", 0.0, 0.0, 0.0, 0.0, 0, 0)
+        return ProfileEntry("", (), "", "", 0.0, 0.0, 0.0, 0.0, 0, 0)
     longest = max(calls, key=lambda c: c.seconds)
     decides: dict[str, float] = {}
     for c in calls:
@@ -419,4 +419,4 @@ def _timeline_json(line: Timeline | None) -> dict[str, Any] | None:
     return {"total": line.total, "arrive": rows(line.arrive), "begin": rows(line.begin), "end": rows(line.end)}
 
 
-__all__ = ["Entry", "Profile", "Thread", "Traffic", "check_repeats", "joined", "least_time", "make_profile"]
+__all__ = ["ProfileEntry", "Profile", "Thread", "Traffic", "check_repeats", "joined", "least_time", "make_profile"]

@@ -1,13 +1,13 @@
-"""Running a model in parts, where shapes, branches or loops are known only while it runs.
+"""Partitioned execution of models with data-dependent shapes or control flow: compiled subgraphs and host operators.
 
-A model (and each branch, loop body and function in it) is a `Body`: a list of nodes. It runs as a chain of stages. A
-stage has the nodes that are still to do; for the shapes its inputs have now it becomes a `Part`: one native program for
-all of these nodes that can be compiled with what is known, and actions for those that have to wait: an operator whose
-result has a size of its own kind every time (`host`), a branch, a loop, a list operation. After the actions the next
-stage follows, with the nodes that waited for them. Parts are kept, up to a limit for each stage (`Staged.full`), least
-recently used ones go first.
+A model (and each branch, loop body and function in it) is a `PartitionedBody`: a list of nodes. It runs as a chain of
+`Subgraph`s. A subgraph has the nodes that are left to execute. For the shapes of its inputs it is compiled into a
+`SpecializedSubgraph`: one native program for all nodes that can be compiled with what is known, and actions for those
+that run after it: an operator with a data-dependent result shape (`host`), a branch, a loop, a list operation. The next
+subgraph has the nodes that depend on the actions. Each subgraph has an LRU cache of its specializations
+(`Staged.full`).
 
-Nothing here imports MLIR: what makes new parts is a `Source`, asked for only when a part is missing.
+Nothing here imports MLIR: a `Source` compiles a specialization that is not in the cache.
 """
 
 from __future__ import annotations
@@ -31,9 +31,21 @@ from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
 from ..support.sizes import open_sizes
 from .executable import Executable
-from .open_parts import OpenPart, Sight, formulas_of
+from .open_parts import OpenPart, ShapeHistory, formulas_of
 from .open_parts import entries as entries_of
-from .parts import Action, Body, Entry, Frame, Missing, OpenSource, Part, Plan, Source, Stage, plain
+from .parts import (
+    Action,
+    DynamicShapeSource,
+    Entry,
+    Frame,
+    Missing,
+    PartitionedBody,
+    Source,
+    SpecializedSubgraph,
+    Subgraph,
+    SubgraphPlan,
+    plain,
+)
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -61,7 +73,7 @@ class Staged:
         source: Callable[[], Source],
         build: Callable[[Any, str], Executable],
         limit: int | None,
-        made: Callable[[Staged, Stage, Part, Frame], None] = lambda *_: None,
+        made: Callable[[Staged, Subgraph, SpecializedSubgraph, Frame], None] = lambda *_: None,
     ) -> None:
         """`limit`: parts kept for each stage; None: by their number and bytes (see `full`)."""
         self.source, self.build, self.limit, self.made = source, build, limit, made
@@ -73,30 +85,30 @@ class Staged:
         #: parts that a stage keeps in any case
         self.reserved = KEPT
         #: what a call for which a part is missing ends in; None: the part is made
-        self.refuse: Callable[[Stage, Frame], TilewrightError] | None = None
+        self.refuse: Callable[[Subgraph, Frame], TilewrightError] | None = None
         #: whether parts are made for all sizes at once, where these change (`open_parts`)
         self.opens: Callable[[], bool] = bool
-        self.sights: dict[Stage, Sight] = {}
+        self.sights: dict[Subgraph, ShapeHistory] = {}
         self._ahead = threading.local()
-        self.bodies: dict[str, Body] = {}
+        self.bodies: dict[str, PartitionedBody] = {}
         #: held while stages and parts are changed
         self.lock = threading.RLock()
         _all.add(self)
 
     # ---- stages and parts ----
 
-    def body(self, name: str) -> Body:
+    def body(self, name: str) -> PartitionedBody:
         with self.lock:
             if name not in self.bodies:
-                self.bodies[name] = Body(self.source().body(name))
+                self.bodies[name] = PartitionedBody(self.source().body(name))
             return self.bodies[name]
 
-    def stage(self, body: Body, todo: tuple[int, ...], frozen: frozenset[str]) -> Stage:
+    def stage(self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str]) -> Subgraph:
         with self.lock:
             if (todo, frozen) not in body.stages:
                 reads = self.source().reads(body.info.id, todo)
                 answers = sorted(frozen - set(reads))  # numbers that nodes asked for, which have no name in the model
-                body.stages[todo, frozen] = Stage(body, todo, frozen, (*reads, *answers))
+                body.stages[todo, frozen] = Subgraph(body, todo, frozen, (*reads, *answers))
             return body.stages[todo, frozen]
 
     def has(self, name: str, values: Mapping[str, Entry]) -> bool:
@@ -104,7 +116,7 @@ class Staged:
         body = self.bodies.get(name)
         return body is not None and body.first is not None and body.first.key(Frame(dict(values))) in body.first.parts
 
-    def part(self, stage: Stage, frame: Frame) -> Part:
+    def part(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
         """The part for what the names stand for now; made if there is none."""
         key = stage.key(frame)
         part = stage.parts.get(key)
@@ -129,7 +141,7 @@ class Staged:
                 part = self.make(stage, frame)
             key = stage.key(frame)
             stage.parts[key] = part
-            self.sights.setdefault(stage, Sight()).saw(key)
+            self.sights.setdefault(stage, ShapeHistory()).saw(key)
             while self.full(stage):
                 key, _ = stage.parts.popitem(last=False)
                 stage.dropped[hash(key)] = None
@@ -138,7 +150,7 @@ class Staged:
         self.made(self, stage, part, frame)
         return part
 
-    def full(self, stage: Stage) -> bool:
+    def full(self, stage: Subgraph) -> bool:
         """True if a stage has more parts than it may keep; what was made ahead, where nothing is made later, stays."""
         count, more = len(stage.parts), 1 if stage.first else LATER
         if self.limit is not None or count <= self.reserved * more:
@@ -178,7 +190,7 @@ class Staged:
                 if not plan.learned and not before:
                     self.part(stage, frame)
 
-    def make(self, stage: Stage, frame: Frame) -> Part:
+    def make(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
         start = time.perf_counter()
         self.check()
         entries = {n: frame.find(n) for n in stage.reads}
@@ -191,22 +203,22 @@ class Staged:
         following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
         if following is stage and not plan.actions:
             raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
-        return Part(plan, executable, following, time.perf_counter() - start)
+        return SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
 
-    def _at_sizes(self, stage: Stage, key: tuple[Any, ...]) -> Part | None:
+    def _at_sizes(self, stage: Subgraph, key: tuple[Any, ...]) -> SpecializedSubgraph | None:
         """The part for all sizes of a stage, at those of this key; None if there is none."""
         sight = self.sights.get(stage)
         return None if sight is None else sight.part(key)
 
-    def _open(self, stage: Stage, frame: Frame) -> Part | None:
+    def _open(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph | None:
         """A part for all sizes of a stage, at those of now; None if sizes are not what changed, or no program can serve
         all of them."""
         sight, source = self.sights.get(stage), self.source() if self.opens() else None
-        if sight is None or not isinstance(source, OpenSource) or not self._goes_on(stage):
+        if sight is None or not isinstance(source, DynamicShapeSource) or not self._goes_on(stage):
             return None
         key, refused = stage.key(frame), False
         for form in sight.forms(key):
-            plan: Plan | None = None
+            plan: SubgraphPlan | None = None
             start = time.perf_counter()
             try:
                 with limited(self.operators, self.deadline), open_sizes(form.dims) as known:
@@ -224,14 +236,14 @@ class Staged:
                     break
                 continue
             following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
-            part = Part(plan, executable, following, time.perf_counter() - start)
+            part = SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
             sight.add(OpenPart(key, form, part, formulas))
             return sight.part(key)
         if refused:
             sight.refused(key)
         return None
 
-    def _plan_open(self, source: OpenSource, stage: Stage, entries: dict[str, Entry]) -> Plan:
+    def _plan_open(self, source: DynamicShapeSource, stage: Subgraph, entries: dict[str, Entry]) -> SubgraphPlan:
         """What is made of a stage while sizes are open."""
         self.check()
         body = stage.body.info.id
@@ -242,7 +254,7 @@ class Staged:
             raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
         return plan
 
-    def _goes_on(self, stage: Stage) -> bool:
+    def _goes_on(self, stage: Subgraph) -> bool:
         """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
         programs are made for the sizes of each call (`Opening` has one for all)."""
         if not stage.first or stage.body.info.id != "main":
@@ -259,9 +271,9 @@ class Staged:
     # ---- running ----
 
     def run(
-        self, name: str, values: dict[str, Entry], parent: Frame | None = None, times: Times | None = None
+        self, name: str, values: dict[str, Entry], parent: Frame | None = None, times: RunProfiler | None = None
     ) -> list[Entry]:
-        """Run a body; its outputs in order, without `Const`."""
+        """Run a body; its outputs in order, without `EmbeddedConstant`."""
         body = self.bodies.get(name) or self.body(name)
         if body.first is None:
             body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
@@ -285,13 +297,13 @@ class Staged:
             needed = {*stage.reads, *body.info.outputs}  # everything else can go
             frame.values = {n: v for n, v in frame.values.items() if n in needed}
 
-    def result(self, frame: Frame, name: str, body: Body) -> Entry:
+    def result(self, frame: Frame, name: str, body: PartitionedBody) -> Entry:
         found = frame.find_plain(name)
         if found is Missing:
             raise ModelError(f"{name!r} is returned, but nothing defines it", stage="run", operator=body.info.id)
         return found
 
-    def act(self, action: Action, frame: Frame, body: Body, times: Times | None) -> None:
+    def act(self, action: Action, frame: Frame, body: PartitionedBody, times: RunProfiler | None) -> None:
         start = time.perf_counter()
         run = _DRIVERS.get(action.kind)
         if run is not None:
@@ -327,7 +339,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Times:
+class RunProfiler:
     """Collects what a run takes, for `profile`, in order: the profile of every native part that runs, and (kind, name,
     seconds) of every operator on the host between them."""
 
@@ -351,12 +363,12 @@ def _truth(entry: Entry, action: Action) -> bool:
     return bool(entry.reshape(()))
 
 
-def _branch(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+def _branch(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
     chosen = 0 if _truth(frame.find_plain(action.inputs[0]), action) else 1
     return staged.run(action.bodies[chosen], {}, frame, times)
 
 
-def _call(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+def _call(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
     """A function: it sees its arguments only."""
     names = staged.body(action.bodies[0]).info.inputs
     given = [frame.find(n) if n else None for n in action.inputs]
@@ -364,7 +376,7 @@ def _call(staged: Staged, action: Action, frame: Frame, times: Times | None) -> 
     return staged.run(action.bodies[0], dict(zip(names, given, strict=True)), None, times)
 
 
-def _loop(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+def _loop(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
     body = staged.body(action.bodies[0]).info
     count, condition, *state = (frame.find_plain(n) for n in action.inputs)
     limit = None if count is None else int(count.reshape(()))
@@ -382,7 +394,7 @@ def _loop(staged: Staged, action: Action, frame: Frame, times: Times | None) -> 
     return [*state, *(_joined(s, 0, t) for s, t in zip(scans, types, strict=True))]
 
 
-def _scan(staged: Staged, action: Action, frame: Frame, times: Times | None) -> Iterable[Entry]:
+def _scan(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
     operands = [frame.find_plain(n) for n in action.inputs]
     if action.attributes.get("batched"):
         return _scan_batch(staged, action, operands, frame, times)
@@ -390,7 +402,12 @@ def _scan(staged: Staged, action: Action, frame: Frame, times: Times | None) -> 
 
 
 def _scan_steps(
-    staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None, length: int | None = None
+    staged: Staged,
+    action: Action,
+    operands: list[Any],
+    frame: Frame,
+    times: RunProfiler | None,
+    length: int | None = None,
 ) -> list[Entry]:
     body, attributes = staged.body(action.bodies[0]).info, action.attributes
     count = attributes["scanned"]
@@ -416,7 +433,9 @@ def _scan_steps(
     return [*state, *(_joined(s, a, t) for s, a, t in zip(ordered, axes, types, strict=True))]
 
 
-def _scan_batch(staged: Staged, action: Action, operands: list[Any], frame: Frame, times: Times | None) -> list[Entry]:
+def _scan_batch(
+    staged: Staged, action: Action, operands: list[Any], frame: Frame, times: RunProfiler | None
+) -> list[Entry]:
     """A scan of every element of a batch, which the first dimension counts and which may have lengths of their own."""
     lengths, *operands = operands
     steps = operands[-1].shape[1]

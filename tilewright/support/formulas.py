@@ -23,16 +23,16 @@ _LONGEST, _DEEPEST = 4000, 50
 
 
 @dataclass(frozen=True)
-class Node:
+class FormulaNode:
     """A part of a formula: ``number`` and ``dim`` have a `value`, the others operands: ``+ - * // min max``, and
     ``neg`` of one."""
 
     op: str
-    args: tuple[Node, ...] = ()
+    args: tuple[FormulaNode, ...] = ()
     value: int = 0
 
 
-def read(text: str) -> Node:
+def read(text: str) -> FormulaNode:
     """A formula as a tree; ValueError for what is none.
 
     >>> read("2*d0")
@@ -76,25 +76,25 @@ class _Reader:
         if self.take(kind) is None:
             raise self.fail()
 
-    def run(self) -> Node:
+    def run(self) -> FormulaNode:
         made = self.sum()
         if self.next[0]:
             raise self.fail()
         return made
 
-    def sum(self) -> Node:
+    def sum(self) -> FormulaNode:
         left = self.product()
         while (sign := self.take("+", "-")) is not None:
-            left = Node(sign[0], (left, self.product()))
+            left = FormulaNode(sign[0], (left, self.product()))
         return left
 
-    def product(self) -> Node:
+    def product(self) -> FormulaNode:
         left = self.factor()
         while (sign := self.take("*", "//")) is not None:
-            left = Node(sign[0], (left, self.factor()))
+            left = FormulaNode(sign[0], (left, self.factor()))
         return left
 
-    def factor(self) -> Node:
+    def factor(self) -> FormulaNode:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.fail()
@@ -103,9 +103,9 @@ class _Reader:
             raise self.fail()
         kind, text = taken
         if kind in ("number", "dim"):
-            made = Node(kind, (), int(text))
+            made = FormulaNode(kind, (), int(text))
         elif kind == "-":
-            made = Node("neg", (self.factor(),))
+            made = FormulaNode("neg", (self.factor(),))
         elif kind == "(":
             made = self.sum()
             self.need(")")
@@ -113,13 +113,13 @@ class _Reader:
             self.need("(")
             first = self.sum()
             self.need(",")
-            made = Node(text, (first, self.sum()))
+            made = FormulaNode(text, (first, self.sum()))
             self.need(")")
         self.depth -= 1
         return made
 
 
-def dims_of(node: Node) -> set[int]:
+def dims_of(node: FormulaNode) -> set[int]:
     """The numbers of the dimensions in a formula."""
     found, todo = set[int](), [node]
     while todo:

@@ -10,13 +10,13 @@ import numpy as np
 #: bytes copied before their pages are given back
 CHUNK = 4 << 20
 
-#: a huge page of x86 and of most others; the smallest region that a `Pool` takes from the system
+#: a huge page of x86 and of most others; the smallest region that a `HugePagePool` takes from the system
 HUGE, REGION = 2 << 20, 64 << 20
 #: constants lie at multiples of this
 ALIGN = 64
 
 
-class Pool:
+class HugePagePool:
     """Memory for arrays that live equally long, in huge pages where the system has them.
 
     Reading weights goes through many pages, each of which the processor must find first: with pages of 2 MB instead of

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import TilewrightError
-from .huge_pages import Pool, release_pages
+from .huge_pages import HugePagePool, release_pages
 from .limits import usable_cores
 
 #: bytes hashed at a time
@@ -63,7 +63,7 @@ def map_file(path: str | os.PathLike[str], *, copy: bool = False) -> MappedFile:
     with open(path, "rb") as f:
         info = os.fstat(f.fileno())
         if copy:
-            data = Pool().empty((info.st_size,), np.uint8)
+            data = HugePagePool().empty((info.st_size,), np.uint8)
             done = 0
             while done < len(data) and (count := f.readinto(data[done:].data)):
                 done += count

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 
-class Text(str):
+class NotebookText(str):
     """Text of several lines, which notebooks and the prompt show as it is.
 
     >>> Text("levels\\n  import")
@@ -46,4 +46,4 @@ def fragment(head: str = "", rows: Sequence[Sequence[object]] = (), text: str = 
     return f"<div>{''.join(parts)}</div>"
 
 
-__all__ = ["Printed", "Text", "fragment"]
+__all__ = ["Printed", "NotebookText", "fragment"]

@@ -87,7 +87,7 @@ def option(
 
 
 @dataclass(frozen=True)
-class Kind:
+class OptionKind:
     """The values that an annotation allows beside None, in `words` for errors, and as what the command line reads the
     `text` of one."""
 
@@ -105,15 +105,15 @@ def _positive(value: Any) -> bool:
 
 
 #: by the annotation of the field
-KINDS: dict[str, Kind] = {
-    "str": Kind(lambda v: isinstance(v, str), "a string"),
-    "str | None": Kind(lambda v: isinstance(v, str), "a string or None"),
-    "str | os.PathLike[str] | None": Kind(lambda v: isinstance(v, (str, os.PathLike)), "a path or None"),
-    "bool": Kind(lambda v: isinstance(v, bool), "True or False", bool),
-    "int | None": Kind(_whole, "an integer of at least 1 or None", int),
-    "float | None": Kind(_positive, "a positive number or None", float),
-    "Mapping[str, Any] | None": Kind(lambda v: isinstance(v, Mapping), "a dict or None"),
-    "tuple[str, ...]": Kind(lambda v: isinstance(v, (tuple, list)), "a list of stage names"),
+KINDS: dict[str, OptionKind] = {
+    "str": OptionKind(lambda v: isinstance(v, str), "a string"),
+    "str | None": OptionKind(lambda v: isinstance(v, str), "a string or None"),
+    "str | os.PathLike[str] | None": OptionKind(lambda v: isinstance(v, (str, os.PathLike)), "a path or None"),
+    "bool": OptionKind(lambda v: isinstance(v, bool), "True or False", bool),
+    "int | None": OptionKind(_whole, "an integer of at least 1 or None", int),
+    "float | None": OptionKind(_positive, "a positive number or None", float),
+    "Mapping[str, Any] | None": OptionKind(lambda v: isinstance(v, Mapping), "a dict or None"),
+    "tuple[str, ...]": OptionKind(lambda v: isinstance(v, (tuple, list)), "a list of stage names"),
 }
 
 

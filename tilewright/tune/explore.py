@@ -36,7 +36,7 @@ from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration
 from ..targets.accelerator.identity import digest_of
 from ..targets.accelerator.target import ChipTarget
 from ..targets.base import find
-from .measure_design import Answer, Job, forget, measure
+from .measure_design import DesignJob, DesignResult, forget, measure
 
 #: more points than this are a mistake
 MOST = 10_000
@@ -153,7 +153,7 @@ def _begin_worker() -> None:
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
-class Store:
+class DesignDatabase:
     """Measurements in a table of the file at `path`; by default beside the tuning database.
 
     >>> import tempfile
@@ -189,7 +189,7 @@ class Store:
             row = c.execute("SELECT measured, files FROM designs WHERE key = ?", (key,)).fetchone()
         return (DesignMeasurement.from_json(json.loads(row[0])), json.loads(row[1])) if row is not None else None
 
-    def keep(self, key: str, job: Job, answer: Answer) -> None:
+    def keep(self, key: str, job: DesignJob, answer: DesignResult) -> None:
         assert answer.measured is not None
         texts = json.dumps(answer.measured.to_json()), json.dumps(answer.files)
         with self._open() as c:
@@ -198,7 +198,7 @@ class Store:
             )
 
 
-def _key(chip: ChipTarget, host: Any, job: Job, chip_digest: str, model_digest: str) -> str:
+def _key(chip: ChipTarget, host: Any, job: DesignJob, chip_digest: str, model_digest: str) -> str:
     """What a measurement hangs on; `host` is the description of what the chip stands beside."""
     parameters = {f.name: getattr(chip.chip, f.name) for f in fields(chip.kind)}  # type: ignore[arg-type]
     parts = [chip.kind.name, parameters, chip_digest, model_digest, job.shapes, host, source_digest()]
@@ -245,22 +245,22 @@ def explore(
     if not models:
         raise UsageError("no model is given", stage="explore", hint="tilewright explore CHIP MODEL --vary NAME=VALUES")
     base = chip_named(chip, varied)
-    store = Store(database)
+    store = DesignDatabase(database)
     host = find(HOST_TARGET).describe().to_json()
     chip_digest, digests = digest_of(base.kind), {m: _digest(m) for m in models}
     shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
     designs = [design(base, point) for point in points(varied)]
-    keys: dict[Job, str] = {}
-    jobs_of: list[list[Job]] = []
+    keys: dict[DesignJob, str] = {}
+    jobs_of: list[list[DesignJob]] = []
     for at, d in designs:
-        asked = [] if d.refused else [Job(f"{HOST_TARGET}+{at.name}", m, shapes) for m in models]
+        asked = [] if d.refused else [DesignJob(f"{HOST_TARGET}+{at.name}", m, shapes) for m in models]
         keys |= {job: _key(at, host, job, chip_digest, digests[job.model]) for job in asked}
         jobs_of.append(asked)
-    answers: dict[Job, Answer] = {}
+    answers: dict[DesignJob, DesignResult] = {}
     for job, key in keys.items():
         known = store.known(key)
         if known is not None and _unchanged(job.model, known[1]):
-            answers[job] = Answer(known[0])
+            answers[job] = DesignResult(known[0])
     interrupted = _measure_all(keys, answers, store, jobs or get("TILEWRIGHT_JOBS"), watch or (lambda *_: None))
     found = [_with_models(d, asked, answers) for (_, d), asked in zip(designs, jobs_of, strict=True)]
     names = tuple(Path(m).stem for m in models)
@@ -275,7 +275,7 @@ def explore(
     return result
 
 
-def _with_models(d: Design, asked: Sequence[Job], answers: Mapping[Job, Answer]) -> Design | None:
+def _with_models(d: Design, asked: Sequence[DesignJob], answers: Mapping[DesignJob, DesignResult]) -> Design | None:
     """A design with what was measured; None if it was interrupted."""
     if d.refused:
         return d
@@ -288,11 +288,17 @@ def _with_models(d: Design, asked: Sequence[Job], answers: Mapping[Job, Answer])
     return Design(d.parameters, d.area, tuple(a.measured for _, a in found if a.measured is not None))
 
 
-def _measure_all(keys: Mapping[Job, str], answers: dict[Job, Answer], store: Store, workers: int, watch: Watch) -> bool:
+def _measure_all(
+    keys: Mapping[DesignJob, str],
+    answers: dict[DesignJob, DesignResult],
+    store: DesignDatabase,
+    workers: int,
+    watch: Watch,
+) -> bool:
     """Fills `answers`, keeping what is measured; whether it was interrupted."""
     todo = [job for job in keys if job not in answers]
 
-    def take(job: Job, answer: Answer) -> None:
+    def take(job: DesignJob, answer: DesignResult) -> None:
         answers[job] = answer
         if answer.measured is not None:
             store.keep(keys[job], job, answer)
@@ -312,11 +318,11 @@ def _measure_all(keys: Mapping[Job, str], answers: dict[Job, Answer], store: Sto
     return False
 
 
-def _in_processes(todo: Sequence[Job], workers: int, take: Callable[[Job, Answer], None]) -> None:
+def _in_processes(todo: Sequence[DesignJob], workers: int, take: Callable[[DesignJob, DesignResult], None]) -> None:
     """What is under way when it is interrupted is finished and taken."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=_begin_worker) as pool:
-        waiting: dict[Future[Answer], Job] = {pool.submit(measure, job): job for job in todo}
+        waiting: dict[Future[DesignResult], DesignJob] = {pool.submit(measure, job): job for job in todo}
         try:
             while waiting:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)

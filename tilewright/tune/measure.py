@@ -25,7 +25,7 @@ from ..driver.tuning_database import Machine
 from ..support import children
 from ..support.errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tunable, Tuning
-from .runner import Answer, Request, Subject, Timing, read_message, write_message
+from .runner import KernelTiming, Request, RunnerReply, Subject, read_message, write_message
 from .space import Candidate
 
 #: results of two schedules may differ by this multiple of the tolerance of one
@@ -71,14 +71,14 @@ class NoRunners(UsageError):
     """Nothing is left to measure with."""
 
 
-class Runner:
+class RunnerProcess:
     """A process that runs candidates; started when first used, and again after it died."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen | None = None
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the runner)
 
-    def ask(self, request: Request, timeout: float) -> Answer:
+    def ask(self, request: Request, timeout: float) -> RunnerReply:
         """The answer to a request; Died if the process crashed or was killed after `timeout` seconds."""
         process = self._start()
         assert process.stdin is not None and process.stdout is not None
@@ -165,7 +165,7 @@ class Meter:
         self.target, self.threads, self.jobs, self.timeout, self.seconds = target, threads, jobs, timeout, seconds
         self.description = target.describe()
         self.machine = machine_of(target, self.description, threads)
-        self.runner = Runner()
+        self.runner = RunnerProcess()
         self._defaults: dict[tuple[Subject, str], Built] = {}
 
     def __enter__(self) -> Meter:
@@ -259,7 +259,7 @@ class Meter:
         )  # fmt: skip
 
 
-def judge(candidate: Candidate, timing: Timing, unit: float) -> Outcome:
+def judge(candidate: Candidate, timing: KernelTiming, unit: float) -> Outcome:
     """The outcome of a candidate that ran; `unit` is the default's time in the same program."""
     if not timing.error <= BETWEEN:
         return Outcome(
@@ -273,4 +273,4 @@ def judge(candidate: Candidate, timing: Timing, unit: float) -> Outcome:
     return Outcome(candidate, "ok", seconds, seconds / unit)
 
 
-__all__ = ["Contest", "Died", "Meter", "NoRunners", "Outcome", "Runner", "STATUSES", "machine_of"]
+__all__ = ["Contest", "Died", "Meter", "NoRunners", "Outcome", "RunnerProcess", "STATUSES", "machine_of"]

@@ -23,7 +23,7 @@ _KEPT = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class DesignJob:
     """A model on a design: what a worker needs to know."""
 
     target: str
@@ -32,7 +32,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DesignResult:
     """What came out: numbers with the model's data files as they were, or an error's text."""
 
     measured: DesignMeasurement | None = None
@@ -41,7 +41,7 @@ class Answer:
     hint: str | None = None
 
 
-def measure(job: Job) -> Answer:
+def measure(job: DesignJob) -> DesignResult:
     """Adds up what the simulator says of each call of a kernel on the chip; until `forget`, the model's file may not
     change."""
     from ..driver.package_cache import data_files
@@ -53,10 +53,10 @@ def measure(job: Job) -> Answer:
         state = lowered(job.model, job.shapes, f"{file}:{wanted}" if wanted else file)
         found = measured(state, job.target)
     except TilewrightError as e:
-        return Answer(error=e.message, hint=e.hint)
+        return DesignResult(error=e.message, hint=e.hint)
     if found is None:
-        return Answer(error="no kernel runs on the chip: the host is faster, or their sizes are open")
-    return Answer(found, data_files(Path(job.model), state.files[1:]))
+        return DesignResult(error="no kernel runs on the chip: the host is faster, or their sizes are open")
+    return DesignResult(found, data_files(Path(job.model), state.files[1:]))
 
 
 @lru_cache(_KEPT)

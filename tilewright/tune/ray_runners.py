@@ -46,12 +46,12 @@ class RayLink:
     def start(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from .remote_runners import Station
+        from .remote_runners import RunnerHost
 
         place = NodeAffinitySchedulingStrategy(self.node["NodeID"], soft=False)
         resources = {self.resource: 0.001} if self.resource else None
         # one at a time: what measures must not be disturbed by another measurement
-        remote = self.ray.remote(num_cpus=1, max_concurrency=1, max_restarts=0, resources=resources)(Station)
+        remote = self.ray.remote(num_cpus=1, max_concurrency=1, max_restarts=0, resources=resources)(RunnerHost)
         self.actor = remote.options(scheduling_strategy=place).remote(self.target)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:

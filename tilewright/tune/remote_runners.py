@@ -61,7 +61,7 @@ class Shipped:
         return parse_nest(self.text)
 
 
-class Station:
+class RunnerHost:
     """Answers requests (JSON data) on the machine where it is.
 
     >>> Station().answer({"do": "about"})["target"]
@@ -142,7 +142,7 @@ def _subject(data: dict[str, Any]) -> Subject:
 # ---- on the machine that searches ----------------------------------------------------------------------------------
 
 
-class Fleet:
+class RunnerPool:
     """Stations of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
 
     UsageError if there is no station or they are of different kinds.
@@ -247,7 +247,9 @@ def _data(subject: Subject) -> dict[str, Any]:
     return {**dataclasses.asdict(subject), "constants": sorted(subject.constants)}
 
 
-def connect(runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None) -> Fleet:
+def connect(
+    runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None
+) -> RunnerPool:
     """The fleet of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
 
     UsageError for an address that cannot be read or reached. `key` authenticates HOST:PORT (None:
@@ -264,7 +266,7 @@ def connect(runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGE
                 from .wire import connect_to
 
                 links.append(connect_to(text, key))
-        return Fleet(links, threads)
+        return RunnerPool(links, threads)
     except BaseException:
         for link in links:
             with contextlib.suppress(Exception):
@@ -272,4 +274,4 @@ def connect(runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGE
         raise
 
 
-__all__ = ["Fleet", "Link", "Lost", "Station", "connect"]
+__all__ = ["RunnerPool", "Link", "Lost", "RunnerHost", "connect"]

@@ -24,7 +24,7 @@ from ..program.package import Package
 from ..program.program import BufferRef, Call, Program, TensorInfo
 from ..program.timeline import Stamps, Timeline
 from ..support.aligned import address
-from ..support.huge_pages import Pool
+from ..support.huge_pages import HugePagePool
 from ..targets.base import Built, recorded
 
 #: largest difference from the reference, relative to the largest value of the array
@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Timing:
+class KernelTiming:
     """Seconds of one call (one number a burst), and how far the results are from the first variant's and from the
     reference."""
 
@@ -75,12 +75,12 @@ class Timing:
 
 
 @dataclass
-class Answer:
-    timings: dict[str, Timing] = field(default_factory=dict)
+class RunnerReply:
+    timings: dict[str, KernelTiming] = field(default_factory=dict)
     failed: str = ""
 
 
-class Bench:
+class KernelBench:
     """The arrays of one subject, made once; runs requests on them."""
 
     def __init__(self, subject: Subject) -> None:
@@ -89,21 +89,21 @@ class Bench:
         self.description = self.target.describe()
         inputs = [p for p in subject.params if p[0] not in subject.outputs]
         made = random_inputs([(n, s, NUMPY[d]) for n, s, d in inputs], subject.seed)
-        pool = Pool()
+        pool = HugePagePool()
         self.arrays = {n: _laid_out(pool, a) for n, a in made.items()}
         self._reference: list[np.ndarray] | None = None
 
     # ---- one request ----
 
-    def run(self, request: Request) -> Answer:
+    def run(self, request: Request) -> RunnerReply:
         results, second = self.outputs(request.variants)
         first = next(iter(results.values()))
-        answer = Answer()
+        answer = RunnerReply()
         for symbol, got in results.items():
             again = second[symbol]
             same = all(a.tobytes() == b.tobytes() for a, b in zip(got, again, strict=True))
             far = self.reference_error(got) if request.reference else None
-            answer.timings[symbol] = Timing((), self.error(got, first), far, same)
+            answer.timings[symbol] = KernelTiming((), self.error(got, first), far, same)
         times = self.time(request.variants, 0.0, 1)
         fastest = min(t[0] for t in times.values())
         keep = {
@@ -113,7 +113,7 @@ class Bench:
             times.update(self.time(keep, request.seconds, request.bursts))
         for symbol, seconds in times.items():
             t = answer.timings[symbol]
-            answer.timings[symbol] = Timing(seconds, t.error, t.reference_error, t.repeatable)
+            answer.timings[symbol] = KernelTiming(seconds, t.error, t.reference_error, t.repeatable)
         return answer
 
     def error(self, got: list[np.ndarray], expected: Sequence[np.ndarray]) -> float:
@@ -157,7 +157,7 @@ class Bench:
         return runs[0], runs[1]
 
     def results_memory(self) -> list[np.ndarray]:
-        made, pool = [], Pool()
+        made, pool = [], HugePagePool()
         for _, shape, dtype in self.results:
             info = TensorInfo("", shape, dtype)
             array = pool.empty((info.nbytes,), np.uint8)
@@ -202,7 +202,7 @@ class Bench:
         s = self.subject
         inputs = [p for p in s.params if p[0] not in s.outputs and p[0] not in s.constants]
         constants: list[np.ndarray] = []
-        pool = Pool()
+        pool = HugePagePool()
         infos: list[TensorInfo] = []
         refs: dict[str, tuple[BufferRef, ...]] = {}
         for number, (symbol, built) in enumerate(variants.items()):
@@ -242,7 +242,7 @@ class Bench:
         return Call(symbol, refs, writes, (), info.parallel, None, info.pieces)
 
 
-def _laid_out(pool: Pool, array: np.ndarray) -> np.ndarray:
+def _laid_out(pool: HugePagePool, array: np.ndarray) -> np.ndarray:
     """A copy in large pages, as the weights and the arena of a model have them: with small ones what counts would be
     how often a candidate goes from page to page."""
     copy = pool.empty(array.shape, array.dtype)
@@ -271,7 +271,7 @@ def read_message(stream: IO[bytes]) -> Any:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    bench: Bench | None = None
+    bench: KernelBench | None = None
     while True:
         try:
             request = read_message(requests)
@@ -279,10 +279,10 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
         try:
             if bench is None or bench.subject != request.subject:
-                bench = Bench(request.subject)
+                bench = KernelBench(request.subject)
             answer = bench.run(request)
         except Exception as e:  # the tuner must hear of everything that is not a crash
-            answer = Answer(failed=f"{type(e).__name__}: {e}")
+            answer = RunnerReply(failed=f"{type(e).__name__}: {e}")
         try:
             write_message(answers, answer)
         except BrokenPipeError:

@@ -103,7 +103,7 @@ def _function(function: Any) -> str:
 
 
 @dataclass
-class Progress:
+class TaskProgress:
     """How far the tuning of one task is: `history` has the best ratio after every batch."""
 
     weight: float
@@ -134,7 +134,7 @@ class Progress:
         return self.weight * (rate + hope)
 
 
-def next_task(progress: Sequence[Progress], busy: Mapping[int, int] | None = None) -> int | None:
+def next_task(progress: Sequence[TaskProgress], busy: Mapping[int, int] | None = None) -> int | None:
     """The number of the task with the largest expected gain; None if all are finished.
 
     `busy` is how many batches of a task are being measured now: each makes another one promise less."""
@@ -143,4 +143,4 @@ def next_task(progress: Sequence[Progress], busy: Mapping[int, int] | None = Non
     return max(open_, key=lambda i: progress[i].expected_gain / (1 + running.get(i, 0))) if open_ else None
 
 
-__all__ = ["Machine", "Progress", "Task", "extract_tasks", "next_task", "task_of"]
+__all__ = ["Machine", "TaskProgress", "Task", "extract_tasks", "next_task", "task_of"]

@@ -30,12 +30,12 @@ from .pretrained import load
 from .quiet import alone, doubt, least_seconds, warning
 from .search import Search
 from .space import Candidate, Space
-from .tasks import Progress, Task, extract_tasks, next_task
+from .tasks import Task, TaskProgress, extract_tasks, next_task
 from .tune_report import TaskReport, TuneReport
 
 if TYPE_CHECKING:
     from .chip_measure import PlanMeter
-    from .remote_runners import Fleet
+    from .remote_runners import RunnerPool
 
 log = logging.getLogger("tilewright")
 #: candidates measured together
@@ -248,7 +248,7 @@ class Tuner:
         database: Database,
         seed: int = 0,
         watch: Watch | None = None,
-        meter: Meter | Fleet | PlanMeter | None = None,
+        meter: Meter | RunnerPool | PlanMeter | None = None,
     ) -> None:
         self.options, self.model, self.database, self.watch = options, model, database, watch
         self.target = find(options.target)
@@ -258,7 +258,7 @@ class Tuner:
         self.searches = [self.search(t, seed + i) for i, t in enumerate(self.tasks)]
         self.numbers = [database.task(t.key, t.label, self.machine) for t in self.tasks]
         self.progress = [
-            Progress(t.seconds or 1.0, s.space.count()) for t, s in zip(self.tasks, self.searches, strict=True)
+            TaskProgress(t.seconds or 1.0, s.space.count()) for t, s in zip(self.tasks, self.searches, strict=True)
         ]
         self.incumbents: list[Candidate] = [s.space.default for s in self.searches]
         entries = [

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..support.errors import UsageError
 from ..support.options import get
-from .remote_runners import Lost, Station
+from .remote_runners import Lost, RunnerHost
 
 VERSION = 1
 #: bytes of one message, and of one before the other side has proved itself
@@ -231,7 +231,7 @@ class Server:
     MOST = 16
 
     def __init__(
-        self, station: Station, host: str, port: int, key: bytes, log: Callable[[str], None] = lambda text: None
+        self, station: RunnerHost, host: str, port: int, key: bytes, log: Callable[[str], None] = lambda text: None
     ) -> None:
         self.station, self.key, self.log = station, key, log
         self._work, self._slots = threading.Lock(), threading.BoundedSemaphore(self.MOST)

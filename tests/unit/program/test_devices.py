@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
 from tilewright.program.memory import table
-from tilewright.program.plan import Step, Value, plan_memory
+from tilewright.program.plan import CallEffects, StorageValue, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, DeviceInfo, Program, TensorInfo
 from tilewright.targets import base
 from tilewright.targets.cpu import CpuTarget
@@ -163,8 +163,20 @@ def test_what_the_verifier_refuses(call, message):
 
 
 def test_each_device_has_a_plan_of_its_own():
-    values = [Value(64, ("input", 0)), Value(640, device=1), Value(320, device=1), Value(64), Value(64, device=1)]
-    steps = [Step((0,), (1,)), Step((1,), (2,)), Step((2,), (3,)), Step((3,), (4,)), Step((4,), (0,))]
+    values = [
+        StorageValue(64, ("input", 0)),
+        StorageValue(640, device=1),
+        StorageValue(320, device=1),
+        StorageValue(64),
+        StorageValue(64, device=1),
+    ]
+    steps = [
+        CallEffects((0,), (1,)),
+        CallEffects((1,), (2,)),
+        CallEffects((2,), (3,)),
+        CallEffects((3,), (4,)),
+        CallEffects((4,), (0,)),
+    ]
     plan = plan_memory(values, steps[:4], outputs=[])
     assert plan.arenas == (64, 960) and plan.arena_size == 1024 and plan.bound == 1024
     assert [(r.space, r.index) for r in plan.refs] == [("input", 0), *(("arena", d) for d in (1, 1, 0, 1))]

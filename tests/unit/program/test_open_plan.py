@@ -8,8 +8,8 @@ import random
 import pytest
 
 from tilewright.program.open_plan import plan_open
-from tilewright.program.open_sizes import OpenSizes
-from tilewright.program.plan import Step, Value
+from tilewright.program.open_sizes import SizeTable
+from tilewright.program.plan import CallEffects, StorageValue
 from tilewright.support import sizes
 from tilewright.support.errors import InputError
 from tilewright.support.sizes import Dim
@@ -21,11 +21,11 @@ def test_values_of_one_expression_are_planned_in_units_of_it():
     with sizes.open_sizes([BATCH, SEQ]) as known:
         batch, seq = known.symbols
         values = [
-            Value(4 * batch, home=("input", 0)),
-            *[Value(256 * batch * (i + 1)) for i in range(4)],
-            Value(4 * seq),
+            StorageValue(4 * batch, home=("input", 0)),
+            *[StorageValue(256 * batch * (i + 1)) for i in range(4)],
+            StorageValue(4 * seq),
         ]
-        plan, places = plan_open(values, [Step((i,), (i + 1,)) for i in range(5)], [5])
+        plan, places = plan_open(values, [CallEffects((i,), (i + 1,)) for i in range(5)], [5])
         assert places.arena == 1792 * batch  # the third and the fourth live at one time
         assert plan.refs[0].space == "input" and plan.refs[5].space == "output"
 
@@ -33,8 +33,14 @@ def test_values_of_one_expression_are_planned_in_units_of_it():
 def test_other_expressions_lie_behind_each_other():
     with sizes.open_sizes([BATCH, SEQ]) as known:
         batch, seq = known.symbols
-        values = [Value(4, home=("input", 0)), Value(64 * batch), Value(64 * seq), Value(128), Value(4)]
-        steps = [Step((0,), (1, 2, 3)), Step((1, 2, 3), (4,))]
+        values = [
+            StorageValue(4, home=("input", 0)),
+            StorageValue(64 * batch),
+            StorageValue(64 * seq),
+            StorageValue(128),
+            StorageValue(4),
+        ]
+        steps = [CallEffects((0,), (1, 2, 3)), CallEffects((1, 2, 3), (4,))]
         plan, places = plan_open(values, steps, [4])
         assert {places.starts[plan.refs[i].index] for i in (1, 2, 3)} == {0, 64 * batch, 64 * batch + 64 * seq}
         assert places.arena == 64 * batch + 64 * seq + 128
@@ -47,19 +53,19 @@ def test_random_programs(seed):
     with sizes.open_sizes([BATCH, SEQ]) as known:
         batch, seq = known.symbols
         choices = [4 * batch, 256 * batch, 4 * seq, 4 * batch * seq, 64, 1024, 4 * (batch + seq)]
-        values = [Value(4 * batch, home=("input", 0))]
-        steps: list[Step] = []
+        values = [StorageValue(4 * batch, home=("input", 0))]
+        steps: list[CallEffects] = []
         owner = {0: 0}
         for _ in range(rng.randint(3, 14)):
             reads = tuple(rng.sample(range(len(values)), min(len(values), rng.randint(1, 3))))
             new = len(values)
             operand = values[reads[0]]
             inplace = ((0, 0),) if rng.random() < 0.4 else ()
-            values.append(Value(operand.nbytes if inplace else rng.choice(choices)))
+            values.append(StorageValue(operand.nbytes if inplace else rng.choice(choices)))
             owner[new] = new
-            steps.append(Step(reads, (new,), inplace))
+            steps.append(CallEffects(reads, (new,), inplace))
             if rng.random() < 0.2:
-                values.append(Value(values[new].nbytes, view_of=new))
+                values.append(StorageValue(values[new].nbytes, view_of=new))
                 owner[new + 1] = new
         returned = [len(values) - 1]
         plan, places = plan_open(values, steps, returned)
@@ -95,7 +101,7 @@ def _one_storage(plan, a, b):
     return plan.refs[a].index == plan.refs[b].index
 
 
-OPEN = OpenSizes(
+OPEN = SizeTable(
     (BATCH, SEQ),
     (("d0", "d1", 4), ("d0",)),
     (("(d0*8*(d1//8))", 2), ()),
@@ -115,7 +121,7 @@ def test_the_table_of_a_call():
 
 
 def test_what_a_package_holds_comes_back():
-    assert OpenSizes.from_json(json.loads(json.dumps(OPEN.to_json()))) == OPEN
+    assert SizeTable.from_json(json.loads(json.dumps(OPEN.to_json()))) == OPEN
 
 
 @pytest.mark.parametrize("part", ["inputs", "outputs", "starts", "copies"])
@@ -124,7 +130,7 @@ def test_a_damaged_package_is_found_out_when_it_is_read(part):
     hostile = "__import__('os').getcwd()"
     data[part] = [[hostile]] if part in ("inputs", "outputs") else [hostile] * len(data[part])
     with pytest.raises(ValueError, match="no formula"):
-        OpenSizes.from_json(data)
+        SizeTable.from_json(data)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import tilewright as tw
 from tilewright.cli import main
 from tilewright.program.memory import lifetimes, live_bytes, picture, table
 from tilewright.program.order import best_order
-from tilewright.program.place import Block, place
-from tilewright.program.plan import Step, Value, plan_memory
+from tilewright.program.place import LiveRange, place
+from tilewright.program.plan import CallEffects, StorageValue, plan_memory
 from tilewright.support.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits" / "digits.onnx"
@@ -24,7 +24,7 @@ DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits" / "digits.o
 
 def random_graph(rng, count):
     """A random program: every step reads one to three earlier values and writes one, some in place."""
-    values, steps = [Value(64, home=("input", 0))], []
+    values, steps = [StorageValue(64, home=("input", 0))], []
     for n in range(count):
         reads = sorted(set(rng.integers(0, n + 1, rng.integers(1, 4)).tolist()))
         size = int(rng.integers(1, 30)) * 16
@@ -34,12 +34,12 @@ def random_graph(rng, count):
             if source:
                 size = values[source].nbytes
                 inplace = [(0, 0)]
-        values.append(Value(size))
-        steps.append(Step(tuple(reads), (n + 1,), tuple(inplace)))
+        values.append(StorageValue(size))
+        steps.append(CallEffects(tuple(reads), (n + 1,), tuple(inplace)))
     reads = [v for s in steps for v in s.reads]
     outputs = [v for v in range(1, count + 1) if v not in reads]
     # whether an output takes the place of an operand with several readers depends on the order, which is left out
-    steps = [Step(s.reads, s.writes, s.inplace if s.writes[0] not in outputs else ()) for s in steps]
+    steps = [CallEffects(s.reads, s.writes, s.inplace if s.writes[0] not in outputs else ()) for s in steps]
     return values, steps, outputs
 
 
@@ -79,7 +79,9 @@ def test_greedy_order_is_never_worse(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_tight_plan_does_not_overlap(seed):
     rng = np.random.default_rng(seed)
-    blocks = [Block(int(a), int(a + rng.integers(0, 5)), int(rng.integers(1, 20)) * 8) for a in rng.integers(0, 20, 25)]
+    blocks = [
+        LiveRange(int(a), int(a + rng.integers(0, 5)), int(rng.integers(1, 20)) * 8) for a in rng.integers(0, 20, 25)
+    ]
     live = [sum(b.size for b in blocks if b.first <= t <= b.last) for t in range(25)]
     found = place(blocks, max(live), sum(b.size for b in blocks))
     assert found is not None and found[0] <= 1.1 * max(live)

@@ -5,7 +5,7 @@ import re
 
 from tilewright.report.page_parts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Circle, circle_names
 from tilewright.report.profile_text import above_text
-from tilewright.runtime.profile import Entry
+from tilewright.runtime.profile import ProfileEntry
 
 
 def boxes(texts):
@@ -40,7 +40,7 @@ def test_neighbours_have_names_where_there_is_room():
 
 
 def test_what_is_above_the_roofline_is_explained():
-    kernels = [Entry(f"k{i}", (), "rows", "", 1e-6, 1e-6, 1e-6, 0.1, ideal=i * 1e-6) for i in range(3)]
+    kernels = [ProfileEntry(f"k{i}", (), "rows", "", 1e-6, 1e-6, 1e-6, 0.1, ideal=i * 1e-6) for i in range(3)]
     assert above_text(kernels[:2]) == ""
     said = above_text(kernels)
     assert (

@@ -42,7 +42,7 @@ def anew(found: Package) -> Package:
 
 
 class InThread:
-    """A `Maker` that compiles in this process: `asked` are the sizes, `go` lets it go on, `error` is what it raises."""
+    """A `BackgroundCompiler` in this process: `asked` are the sizes, `go` lets it go on, `error` is what it raises."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.llvm.assemble import assemble, assembly, mlir_to_llvm
-from tilewright.program.plan import Step, Value, plan_memory
+from tilewright.program.plan import CallEffects, StorageValue, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
 from tilewright.support.errors import InputError, UsageError
@@ -372,12 +372,12 @@ def test_random_programs_with_several_threads(seed, kernel_objects, make_package
 def test_planned_programs_with_several_threads(kernel_objects, make_package):
     """The planner's reuse of memory and the barriers together."""
     rng = random.Random(5)
-    values = [Value(4 * 4096, home=("input", 0))]
+    values = [StorageValue(4 * 4096, home=("input", 0))]
     steps = []
     for i in range(20):
         reads = (rng.randrange(max(0, i - 3), i + 1), rng.randrange(max(0, i - 3), i + 1))
-        steps.append(Step(reads, (i + 1,)))
-        values.append(Value(4 * 4096))
+        steps.append(CallEffects(reads, (i + 1,)))
+        values.append(StorageValue(4 * 4096))
     plan = plan_memory(values, steps, [20])
     assert plan.arena_size < 8 * 4 * 4096
     calls = tuple(Call("add", tuple(plan.refs[v] for v in (*s.reads, *s.writes)), (2,)) for s in steps)

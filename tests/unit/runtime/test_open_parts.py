@@ -12,8 +12,8 @@ from support.onnx_models import model, node, value
 from support.staged_models import detector, growing_loop, speech
 
 import tilewright as tw
-from tilewright.runtime.open_parts import Form, Term, split
-from tilewright.runtime.parts import Const
+from tilewright.runtime.open_parts import SizePattern, Term, split
+from tilewright.runtime.parts import EmbeddedConstant
 from tilewright.support.dims import Dim
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -177,7 +177,7 @@ def test_a_profile_is_of_programs_for_its_sizes():
 def test_keys_are_split_in_sizes_and_the_rest():
     f32, i64 = np.dtype(np.float32), np.dtype(np.int64)
     shape = np.array([4, 7])
-    key = (frozenset({"n"}), (f32, (1, 7), None), (i64, (2,), shape.tobytes()), Const(np.array([9])), None)
+    key = (frozenset({"n"}), (f32, (1, 7), None), (i64, (2,), shape.tobytes()), EmbeddedConstant(np.array([9])), None)
     same, numbers = split(key)
     assert numbers == (1, 7, 4, 7, 9)
     assert same == (frozenset({"n"}), ("array", f32, 2), ("value", i64, (2,)), ("const", i64, (1,)), None)
@@ -187,17 +187,17 @@ def test_keys_are_split_in_sizes_and_the_rest():
 
 def test_sizes_that_grow_alike_are_related_where_that_is_asked_for():
     runs = [(8, 5, 6, 10), (8, 7, 8, 14)]
-    assert Form.of(runs).terms == (8, Term(0), Term(1), Term(2))
-    related = Form.of(runs, related=True)
+    assert SizePattern.of(runs).terms == (8, Term(0), Term(1), Term(2))
+    related = SizePattern.of(runs, related=True)
     assert related.terms == (8, Term(0), Term(0, 1, 1), Term(0, 2)) and related.dims == (Dim("d0", 1, 112),)
     assert related.sizes((8, 9, 10, 18)) == {"d0": 9}
     for numbers in ((8, 9, 11, 18), (7, 9, 10, 18), (8, 9, 10, 19), (8, 113, 114, 226)):
         assert related.sizes(numbers) is None
-    assert Form.of([*runs, (8, 9, 11, 18)], related=True).terms == (8, Term(0), Term(1), Term(0, 2))
-    assert Form.of([(5, 2), (7, 4)], related=True).dims == (Dim("d0", 4, 112),), "the other one is a size too"
+    assert SizePattern.of([*runs, (8, 9, 11, 18)], related=True).terms == (8, Term(0), Term(1), Term(0, 2))
+    assert SizePattern.of([(5, 2), (7, 4)], related=True).dims == (Dim("d0", 4, 112),), "the other one is a size too"
 
 
 def test_ranges_begin_near_what_was_seen_where_that_is_asked_for():
-    assert Form.of([(12, 3), (40, 3)], near=True).dims == (Dim("d0", 8, 640),)
-    assert Form.of([(3, 3), (3, 3)]) is None
-    assert Form.of([(0, 3), (5, 3)]) is None
+    assert SizePattern.of([(12, 3), (40, 3)], near=True).dims == (Dim("d0", 8, 640),)
+    assert SizePattern.of([(3, 3), (3, 3)]) is None
+    assert SizePattern.of([(0, 3), (5, 3)]) is None

@@ -22,7 +22,7 @@ from tilewright.support.errors import CompileError, UsageError
 from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.tune.measure import Died, NoRunners
-from tilewright.tune.remote_runners import Fleet, Lost, Station, connect
+from tilewright.tune.remote_runners import Lost, RunnerHost, RunnerPool, connect
 from tilewright.tune.space import Space
 from tilewright.tune.tasks import task_of
 from tilewright.tune.wire import Channel, Refused, Server, TcpLink, connect_to, key_from
@@ -37,7 +37,7 @@ def small(m: int = 12, n: int = 32, k: int = 16):
     return te.kernel(te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], r), "c"))
 
 
-class FakeStation(Station):
+class FakeStation(RunnerHost):
     """Answers without measuring: half the default's time for all."""
 
     def __init__(self, slow: float = 0.0) -> None:
@@ -88,7 +88,7 @@ def test_keys_and_addresses_are_checked(monkeypatch):
     with pytest.raises(UsageError, match="cannot be used"):
         connect_to("127.0.0.1:1", KEY)
     with pytest.raises(UsageError, match="there is no runner"):
-        Fleet([], 1)
+        RunnerPool([], 1)
 
 
 def test_a_false_runner_is_found_out():
@@ -167,7 +167,7 @@ def test_changed_and_repeated_messages_are_refused():
 
 
 def test_damaged_requests_get_an_answer():
-    station = Station()
+    station = RunnerHost()
     for request in (None, [], {"do": "measure"}, {"do": "contest", "subject": 1}, {"do": "measure", "subject": {}}):
         assert "error" in station.answer(request)
 
@@ -213,7 +213,7 @@ def runner_process(folder: Path, name: str = "a"):
         process.wait()
 
 
-def tuned_with(fleet: Fleet, path: Path, trials: int):
+def tuned_with(fleet: RunnerPool, path: Path, trials: int):
     pytest.importorskip("lightgbm", reason="LightGBM is not installed: pip install tilewright[tune]")
     from tilewright.tune.tuner import Tuner
 
@@ -266,7 +266,7 @@ def test_without_a_runner_left_the_search_ends_with_an_error(tmp_path):
             pass
 
     with pytest.raises(NoRunners, match="all runners are lost: gone: the cable; then still the cable"):
-        tuned_with(Fleet([Gone()], 1), tmp_path / "t.sqlite", 8)
+        tuned_with(RunnerPool([Gone()], 1), tmp_path / "t.sqlite", 8)
 
 
 def test_a_request_that_loses_every_runner_is_given_up():
@@ -285,7 +285,7 @@ def test_a_request_that_loses_every_runner_is_given_up():
             pass
 
     kernel = small()
-    fleet = Fleet([Fragile()], 1)
+    fleet = RunnerPool([Fragile()], 1)
     space = Space(kernel, fleet.description)
     outcomes = fleet.measure(task_of(kernel).subject("cpu", 1), space.default, [space.default])
     assert [o.status for o in outcomes] == ["crash"]
@@ -323,7 +323,7 @@ def test_a_killed_runner_is_lost_and_another_goes_on(tmp_path):
     if not hasattr(signal, "SIGKILL"):
         pytest.skip("no SIGKILL on this system")
     with runner_process(tmp_path) as (one, process), serving() as (two, _):
-        fleet = Fleet([connect_to(one, KEY), connect_to(two, KEY)], 1)
+        fleet = RunnerPool([connect_to(one, KEY), connect_to(two, KEY)], 1)
         process.kill()
         process.wait()
         tuned_with(fleet, tmp_path / "t.sqlite", 32)

@@ -18,7 +18,7 @@ from tilewright.tune.cost import CostModel
 from tilewright.tune.features import features, names
 from tilewright.tune.search import Search
 from tilewright.tune.space import Candidate, Space, distance
-from tilewright.tune.tasks import Progress, next_task
+from tilewright.tune.tasks import TaskProgress, next_task
 
 MACHINE = CpuDescription(
     "x86_64-unknown-linux-gnu", "x86-64-v3", ("avx2", "fma"), vector_bytes=32, vector_registers=16, cores=2
@@ -189,7 +189,7 @@ def test_resume_takes_what_still_means_the_same(space):
 
 
 def test_next_task_prefers_what_promises_more():
-    progress = [Progress(1.0, 500), Progress(5.0, 500), Progress(0.1, 500)]
+    progress = [TaskProgress(1.0, 500), TaskProgress(5.0, 500), TaskProgress(0.1, 500)]
     assert next_task(progress) == 1
     for _ in range(30):
         progress[1].after(8, 1.0)

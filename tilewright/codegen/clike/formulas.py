@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ...support.dims import Dim
-from ...support.formulas import Node, read
+from ...support.formulas import FormulaNode, read
 from .c99 import KEYWORDS, MATH
 from .dialect import ATOM, PRODUCT, SUM
 from .names import distinct, identifier, taken_by_c
@@ -73,7 +73,7 @@ class _FormulaPrinter:
         self.names = dim_names(dims)
         self.bits = bits
 
-    def write(self, node: Node) -> Written:
+    def write(self, node: FormulaNode) -> Written:
         if node.op == "number":
             n = node.value
             return Written(str(n), ATOM if n >= 0 else SUM, n, n, abs(n))
@@ -90,7 +90,7 @@ class _FormulaPrinter:
             return self.product(node)
         left, right = node.args
         if node.op == "+" and _factors(left)[0].op == "neg":  # -8*n + m is m - 8*n
-            node = Node("-", (right, Node("*", (Node("number", (), -1), left))))
+            node = FormulaNode("-", (right, FormulaNode("*", (FormulaNode("number", (), -1), left))))
         a, b = map(self.write, node.args)
         if node.op in ("min", "max"):
             return self.extremum(min if node.op == "min" else max, a, b)
@@ -99,7 +99,7 @@ class _FormulaPrinter:
         sign, low, high = ("+", b.low, b.high) if node.op == "+" else ("-", -b.high, -b.low)
         return _made(f"{a.within(SUM)} {sign} {b.within(PRODUCT)}", SUM, a.low + low, a.high + high, a, b)
 
-    def product(self, node: Node) -> Written:
+    def product(self, node: FormulaNode) -> Written:
         """The numbers among the factors first; ``8 * (seq//8)`` is ``seq`` where 8 divides it."""
         number, factors = 1, []
         for f in _factors(node):
@@ -116,7 +116,7 @@ class _FormulaPrinter:
                     number, factors[i] = number // n, f.args[0]
         parts = [self.write(f) for f in factors]
         if number != 1 or not parts:
-            parts.insert(0, self.write(Node("number", (), number)))
+            parts.insert(0, self.write(FormulaNode("number", (), number)))
         whole = parts[0]
         for p in parts[1:]:
             ends = [x * y for x, y in product((whole.low, whole.high), (p.low, p.high))]
@@ -142,7 +142,7 @@ class _FormulaPrinter:
         return replace(made, helpers=made.helpers | {name})
 
 
-def _factors(node: Node) -> list[Node]:
+def _factors(node: FormulaNode) -> list[FormulaNode]:
     return [f for x in node.args for f in _factors(x)] if node.op == "*" else [node]
 
 

@@ -12,12 +12,12 @@ from jax.export import Exported
 from ...ir.context import parse
 from ...support.errors import InputError, UnsupportedError
 from ...support.sizes import Dim
-from ..mlir.stablehlo.program import Program
+from ..mlir.stablehlo.program import StableHloProgram
 from ..mlir.text import checked
 
 
 class JaxProgram:
-    """See `protocol.Traced`. UnsupportedError for programs of several devices, or with effects."""
+    """See `protocol.TracedSource`. UnsupportedError for programs of several devices, or with effects."""
 
     def __init__(self, exported: Exported) -> None:
         if exported.nr_devices != 1:
@@ -33,7 +33,7 @@ class JaxProgram:
         platforms = exported.platforms
         platform = platforms.index("cpu") if len(platforms) > 1 and "cpu" in platforms else 0
         text = checked(exported.mlir_module(), name)
-        self.program = Program(parse(text, name), name, platform if len(platforms) > 1 else None)
+        self.program = StableHloProgram(parse(text, name), name, platform if len(platforms) > 1 else None)
 
     def wrap(self, executable: Any) -> Any:
         return JaxExecutable(executable, self.exported)

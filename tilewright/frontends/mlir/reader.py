@@ -16,7 +16,7 @@ from ...ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ...ir.types import check_shape, type_of
 from ...support.dtypes import TYPES
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
-from .stablehlo.program import Program
+from .stablehlo.program import StableHloProgram
 from .text import checked, from_bytecode
 
 #: passes that bring each dialect to linalg
@@ -67,7 +67,7 @@ def load_mlir(
             return _load(module, source, constants)
 
 
-def read_program(text: str | bytes, source: str) -> Program | None:
+def read_program(text: str | bytes, source: str) -> StableHloProgram | None:
     """MLIR as a StableHLO program, None if it is of another dialect."""
     with _readable(source):
         module = _module(text, source)
@@ -100,8 +100,8 @@ def _module(text: str | bytes, source: str) -> ir.Module:
     return module
 
 
-def _program(module: ir.Module, source: str) -> Program | None:
-    return Program(module, source) if "stablehlo" in _dialects(module) else None
+def _program(module: ir.Module, source: str) -> StableHloProgram | None:
+    return StableHloProgram(module, source) if "stablehlo" in _dialects(module) else None
 
 
 def _load(module: ir.Module, source: str, constants: ConstantTable | None) -> Graph:

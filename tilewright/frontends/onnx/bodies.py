@@ -9,14 +9,14 @@ from functools import cached_property
 import onnx
 from onnx import AttributeProto, TensorProto
 
-from .importer import Importer, Scope, _domain
+from .importer import OnnxImporter, Scope, _domain
 from .names import node_reads
-from .node import Node
+from .node import OnnxNode
 from .reader import DTYPES
 
 
 @dataclass(eq=False)
-class Body:
+class OnnxBody:
     """Nodes that run as a unit, in the scope of `parent` (functions have none)."""
 
     id: str
@@ -25,14 +25,14 @@ class Body:
     outputs: tuple[str, ...]
     tensors: dict[str, tuple[TensorProto, int]]
     opsets: dict[str, int]
-    parent: Body | None = None
+    parent: OnnxBody | None = None
     attributes: dict[str, AttributeProto] = field(default_factory=dict)
     prefix: str = ""
     depth: int = 0
     types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
 
     def initializer(self, name: str) -> tuple[TensorProto, int] | None:
-        body: Body | None = self
+        body: OnnxBody | None = self
         while body is not None:
             if name in body.tensors:
                 return body.tensors[name]
@@ -70,7 +70,7 @@ def declared(info: onnx.ValueInfoProto) -> tuple[str, tuple[int, ...] | None]:
     return DTYPES.get(t.elem_type, ""), dims
 
 
-def node_of(importer: Importer, body: Body, proto: onnx.NodeProto) -> Node:
+def node_of(importer: OnnxImporter, body: OnnxBody, proto: onnx.NodeProto) -> OnnxNode:
     scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
     name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
-    return Node(importer, proto, scope, scope.prefix + name, scope.opsets.get(_domain(proto.domain), 0))
+    return OnnxNode(importer, proto, scope, scope.prefix + name, scope.opsets.get(_domain(proto.domain), 0))

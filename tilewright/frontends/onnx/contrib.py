@@ -7,7 +7,7 @@ import numpy as np
 from . import linear, nn
 from .math import ACTIVATIONS, UNARY
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 MS = "com.microsoft"
 
@@ -133,7 +133,7 @@ def activate(n, x):
         values = [*given[: len(defaults)], *list(defaults.values())[len(given) :]]
         return n(operator, x, **{k: float(v) for k, v in zip(defaults, values, strict=True)})
     if name not in UNARY:
-        raise NotImported(f"with activation {name}")
+        raise OnnxNotImported(f"with activation {name}")
     return n(UNARY[name], x)
 
 

@@ -11,7 +11,7 @@ from .contrib import MS, swapped
 from .nn import split_heads
 from .registry import onnx_op
 from .shape import split
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 def joined(n, x):
@@ -60,7 +60,7 @@ def key_mask(n, mask, batch, queries, keys, dtype, low):
                 n("greater_equal", place, n.reshape(starts, (batch, 1))),
             )
         else:
-            raise NotImported(f"with a mask {mask.type}")
+            raise OnnxNotImported(f"with a mask {mask.type}")
         return blocked(n, n.reshape(keep, (batch, 1, 1, keys)), dtype, low)
     keep = n.cast(mask, "i1")
     if mask.rank == 2:
@@ -80,9 +80,9 @@ def attend(n, q, k, v, bias, *, causal, offset):
 @onnx_op("Attention", since=1, domain=MS)
 def attention(n, x, weights, bias=None, mask=None, past=None, scores=None, past_length=None):
     if past_length is not None or n.attr("past_present_share_buffer", 0):
-        raise NotImported("with a buffer that past and present share")
+        raise OnnxNotImported("with a buffer that past and present share")
     if n.attr("do_rotary", 0):
-        raise NotImported("with do_rotary")
+        raise OnnxNotImported("with do_rotary")
     sizes = n.attr("qkv_hidden_sizes") or [weights.shape[1] // 3] * 3
     product = n("matmul", x, weights)
     product = product if bias is None else n("add", product, bias)
@@ -107,9 +107,9 @@ def attend_projected(n, product, sizes, mask, past, scores):
 @onnx_op("MultiHeadAttention", since=1, domain=MS)
 def multi_head_attention(n, q, k=None, v=None, bias=None, padding=None, scores=None, past_k=None, past_v=None, *rest):
     if any(r is not None for r in rest):
-        raise NotImported("with past_sequence_length or cache_indirection")
+        raise OnnxNotImported("with past_sequence_length or cache_indirection")
     if n.wants(3):
-        raise NotImported("with the scores as an output")
+        raise OnnxNotImported("with the scores as an output")
     heads, low = n.required("num_heads"), float(n.attr("mask_filter_value", -10000.0))
     if q.rank == 5:  # [B, S, heads, 3, D]
         parts = [n.reshape(p, (*q.shape[:3], q.shape[4])) for p in split(n, q, [1, 1, 1], 3)]
@@ -118,7 +118,7 @@ def multi_head_attention(n, q, k=None, v=None, bias=None, padding=None, scores=N
         parts = [n.reshape(p, (*k.shape[:3], k.shape[4])) for p in split(n, k, [1, 1], 3)]
         k, v = (n.reshape(p, (*p.shape[:2], p.shape[2] * p.shape[3])) for p in parts)
     if k is None or v is None:
-        raise NotImported("without keys and values")
+        raise OnnxNotImported("without keys and values")
     if bias is not None:
         width = q.shape[2]
         parts = split(n, bias, [width, width, bias.shape[0] - 2 * width], 0)
@@ -178,7 +178,7 @@ def rotary_embedding(n, x, places, cos, sin):
 def multimodal_rotary_embedding(n, x, places, cos, sin):
     """RotaryEmbedding with three positions [3, B, S], each of which rules a part of the angles (`mrope_section`)."""
     if float(n.attr("scale", 1.0)) != 1:
-        raise NotImported("with a scale")
+        raise OnnxNotImported("with a scale")
     sections, half = n.required("mrope_section"), cos.shape[1]
     if len(sections) != 3 or sum(sections) != half:
         raise n.error(f"mrope_section {sections} does not divide the {half} angles")
@@ -201,7 +201,7 @@ def multimodal_rotary_embedding(n, x, places, cos, sin):
 def rotary_heads(n, x, cos):
     """x as [B, H, S, D]."""
     if n.attr("is_packed_batching", 0):
-        raise NotImported("with packed batches")
+        raise OnnxNotImported("with packed batches")
     if x.rank != 3:
         return x
     width = n.attr("rotary_embedding_dim", 0)

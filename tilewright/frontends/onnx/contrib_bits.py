@@ -7,7 +7,7 @@ import numpy as np
 from ...ops.block_quantized import BITS, BLOCKS
 from .contrib import MS
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 #: `accuracy_level` of activations that may be rounded to 8 bits by block; the others are met by f32
 INT8 = 4
@@ -42,7 +42,7 @@ def matmul_n_bits(n, x, packed, scales, zero=None, order=None, bias=None):
         n.required(name) if name != "bits" else n.attr("bits", 4) for name in ("K", "N", "bits", "block_size")
     )
     if bits not in BITS:
-        raise NotImported(f"of {bits} bits")
+        raise OnnxNotImported(f"of {bits} bits")
     blocks = -(-k // block)
     if packed.dtype != "ui8" or packed.type.size != columns * blocks * block * bits // 8:
         raise n.error(f"weights {packed.type} do not fit N = {columns}, K = {k} in blocks of {block} with {bits} bits")
@@ -99,7 +99,7 @@ def gather_block_quantized(n, data, indices, scales, zero=None):
     axis, block = n.axis(0, data.rank, "gather_axis"), n.attr("block_size", 128)
     last = n.axis(-1, data.rank, "quantize_axis")
     if axis != 0 or last != data.rank - 1:
-        raise NotImported("with axes other than the first (to gather) and the last (quantized)")
+        raise OnnxNotImported("with axes other than the first (to gather) and the last (quantized)")
     rows = n("gather", data, indices, axis=0)
     if data.dtype == "ui8":
         rows = unpack(n, rows, n.attr("bits", 4), rows.shape[-1] * 8 // n.attr("bits", 4))

@@ -8,7 +8,7 @@ from .contrib import MS, gelu, swapped
 from .reduce import top_k
 from .registry import onnx_op
 from .shape import split
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 @onnx_op("MoE", since=1, domain=MS)
@@ -19,7 +19,7 @@ def mixture_of_experts(n, x, router, first, first_bias, second, second_bias=None
     work that is needed.
     """
     if n.attr("use_sparse_mixer", 0):
-        raise NotImported("with use_sparse_mixer")
+        raise OnnxNotImported("with use_sparse_mixer")
     flat = n.reshape(x, (1, router.shape[0], x.shape[-1]))
     hidden = activated(n, expert(n, flat, first, first_bias), flat, third, third_bias)
     out = n("mul", expert(n, hidden, second, second_bias), shares(n, router))
@@ -57,7 +57,7 @@ def activated(n, x, given, third, third_bias):
         "silu": lambda v: n("silu", v, alpha=1.0),
     }
     if name not in functions:
-        raise NotImported(f"with activation {name}")
+        raise OnnxNotImported(f"with activation {name}")
     out = functions[name](x)
     return out if third is None else n("mul", out, expert(n, given, third, third_bias))
 

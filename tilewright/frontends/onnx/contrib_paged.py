@@ -10,7 +10,7 @@ from .contrib import MS
 from .contrib_attention import rotate, tables
 from .registry import onnx_op
 from .shape import split
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 @onnx_op("PagedAttention", since=1, domain=MS)
@@ -24,11 +24,11 @@ def paged_attention(
     token is a query with a table of its own: what a decode step has anyway.
     """
     if any(x is not None for x in rest):
-        raise NotImported("with more than ten inputs")
+        raise OnnxNotImported("with more than ten inputs")
     if None in (key_pages, value_pages, ends, past, table):
         raise n.error("key_cache, value_cache, cumulative_sequence_length, past_seqlens and block_table are needed")
     if n.attr("softcap", 0.0) or n.attr("local_window_size", -1) > 0:
-        raise NotImported("with softcap, or with a window")
+        raise OnnxNotImported("with softcap, or with a window")
     heads, shared, (tokens, width) = n.required("num_heads"), n.required("kv_num_heads"), q.shape
     if k is None:
         depth = width // (heads + 2 * shared)

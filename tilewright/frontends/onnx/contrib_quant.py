@@ -14,7 +14,7 @@ from .contrib_attention import attend_projected
 from .quant import centred
 from .registry import find, onnx_op
 from .shape import channels_first, channels_last
-from .values import NotImported
+from .values import OnnxNotImported
 
 for _name, _since in (("QuantizeLinear", 10), ("DequantizeLinear", 10)):
     onnx_op(_name, since=1, domain=MS)(find("", _name, _since))  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def qattention(
 ):  # fmt: skip
     """Attention whose input and weights are integers."""
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):
-        raise NotImported("with do_rotary or a buffer that past and present share")
+        raise OnnxNotImported("with do_rotary or a buffer that past and present share")
     product = scaled(n, integer_product(n, x, weights, x_zero, weight_zero), x_scale, weight_scale)
     product = product if bias is None else n("add", product, bias)
     return attend_projected(n, product, [weights.shape[1] // 3] * 3, mask, past, None)
@@ -199,7 +199,7 @@ def matmul_bnb4(n, x, packed, largest):
     k, columns, block = (n.required(name) for name in ("K", "N", "block_size"))
     blocks = -(-columns * k // block)
     if packed.type.size != (columns * k + 1) // 2 or largest.type.size != blocks or blocks * block != columns * k:
-        raise NotImported(f"of weights {packed.type} that do not fill blocks of {block}")
+        raise OnnxNotImported(f"of weights {packed.type} that do not fill blocks of {block}")
     table = np.array(NF4 if n.attr("quant_type", 1) else (*FP4, *(-v for v in FP4)), np.float32)
     flat = n.reshape(packed, (packed.type.size, 1))
     codes = n.concat([n("shift_right", flat, 4), n("and", flat, 15)], 1)

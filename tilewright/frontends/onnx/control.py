@@ -1,5 +1,6 @@
 """Control flow and sequences, as far as they are resolved at import: branches are chosen, short loops unrolled,
-sequences are Python lists. What depends on data asks (`Ask`), and the runtime drives it (`staging`).
+sequences are Python lists. What depends on data raises
+`DataDependentNode`, and the runtime executes it (`staging`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import numpy as np
 from ...ir.types import NUMPY
 from .registry import onnx_op
 from .shape import split as split_parts
-from .values import Ask, Poison, Value
+from .values import DataDependentNode, OnnxValue, Poison
 
 #: loops with more iterations than this are not unrolled
 MAX_ITERATIONS = 4096
@@ -51,7 +52,7 @@ def select(n, condition, x, y):
     """Both branches are computed (operators have no side effects) and one result is taken."""
     if isinstance(x, Poison) or isinstance(y, Poison):
         return x if isinstance(x, Poison) else y
-    if not isinstance(x, Value) or not isinstance(y, Value) or x.type != y.type:
+    if not isinstance(x, OnnxValue) or not isinstance(y, OnnxValue) or x.type != y.type:
         raise n.needs(condition, "the condition depends on the data, and the branches give different types")
     return n("where", n.reshape(condition, ()), x, y)
 
@@ -66,7 +67,7 @@ def check_length(n, body, done, steps) -> None:
     each = max(1, len(body.node)) * n.scope.repeats  # in all iterations of the loops around it
     longest = max(1, MAX_UNROLLED // each) if n.importer.lazy else MAX_ITERATIONS
     if done >= longest or (steps or 0) > longest:
-        raise Ask(f"it has more than {longest} iterations")
+        raise DataDependentNode(f"it has more than {longest} iterations")
 
 
 @onnx_op("Loop", since=1)
@@ -88,7 +89,7 @@ def loop(n, count, condition, *carried):
             scan.append(item)
         going, i = truth(n, again, "the condition"), i + 1
     if i == 0 and scans:
-        raise Ask("it runs no iteration, so the shape of its scan outputs is unknown")
+        raise DataDependentNode("it runs no iteration, so the shape of its scan outputs is unknown")
     return [*state, *[stack(n, scan, 0) for scan in scans]]
 
 
@@ -115,7 +116,7 @@ def scan_batch(n, lengths, *operands):
             for s, item in zip(scans, found[states:], strict=True):
                 s.append(item)
         if not sizes[b] and scans:
-            raise Ask("it runs no iteration, so the shape of its scan outputs is unknown")
+            raise DataDependentNode("it runs no iteration, so the shape of its scan outputs is unknown")
         for s in scans:  # positions after the end of a short sequence are zero
             s += [n.constant(np.zeros(s[0].shape, NUMPY[s[0].dtype]))] * (steps - sizes[b])
         for r, item in zip(results, [*state, *[stack(n, s, 0) for s in scans]], strict=True):
@@ -134,7 +135,7 @@ def scan(n, *operands):
     out_back = n.attr("scan_output_directions") or [0] * outputs
     steps = xs[0].shape[in_axes[0]] if xs else 0
     if not steps:
-        raise Ask("it runs no iteration, so the shape of its scan outputs is unknown")
+        raise DataDependentNode("it runs no iteration, so the shape of its scan outputs is unknown")
     check_length(n, body, 0, steps)
     scans: list[list] = [[] for _ in range(outputs)]
     for i in range(steps):

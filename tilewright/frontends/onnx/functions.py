@@ -9,10 +9,10 @@ import onnx
 from onnx import AttributeProto, TypeProto, defs, helper
 
 from ...support.errors import ModelError, UnsupportedError
-from .node import Node
+from .node import OnnxNode
 from .reader import DTYPES
 from .registry import find, oldest
-from .values import Value
+from .values import OnnxValue
 
 ELEMENT = {dtype: element for element, dtype in DTYPES.items()}
 
@@ -40,7 +40,7 @@ def schema(op_type: str, opset: int, domain: str) -> Any:
         return None
 
 
-def checker(model: onnx.ModelProto) -> Callable[[Node], None]:
+def checker(model: onnx.ModelProto) -> Callable[[OnnxNode], None]:
     """A function that checks one node against its schema: attributes, their types, number of inputs.
 
     Nodes with subgraphs are only checked for their inputs (the checker would not see the names around them).
@@ -48,7 +48,7 @@ def checker(model: onnx.ModelProto) -> Callable[[Node], None]:
     context = onnx.checker.C.CheckerContext() if hasattr(onnx.checker, "C") else onnx.checker.DEFAULT_CONTEXT
     context.ir_version = model.ir_version
 
-    def check(node: Node) -> None:
+    def check(node: OnnxNode) -> None:
         found = schema(node.proto.op_type, node.opset, node.proto.domain)
         if found is None or (found.deprecated and found.since_version == oldest(node.proto.domain, node.proto.op_type)):
             return  # GroupNormalization-18 was given up later, and is what models of those opsets have
@@ -68,7 +68,7 @@ def checker(model: onnx.ModelProto) -> Callable[[Node], None]:
     return check
 
 
-def definition(node: Node, arguments: Sequence[Any]) -> onnx.FunctionProto | None:
+def definition(node: OnnxNode, arguments: Sequence[Any]) -> onnx.FunctionProto | None:
     """The function with which ONNX defines the node's operator, None if it does not."""
     found = schema(node.proto.op_type, node.opset, node.proto.domain)
     if found is None:
@@ -106,7 +106,7 @@ def _with_defaults(body: onnx.FunctionProto, found: defs.OpSchema) -> onnx.Funct
 
 
 def _type(item: Any) -> TypeProto:
-    if isinstance(item, Value):
+    if isinstance(item, OnnxValue):
         return helper.make_tensor_type_proto(ELEMENT[item.dtype], item.shape)
     if isinstance(item, list) and item:
         return helper.make_sequence_type_proto(_type(item[0]))

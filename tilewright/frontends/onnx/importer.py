@@ -25,10 +25,10 @@ from ...support.sizes import Undecided, decode, is_open
 from ..open_values import REFERENCES, check_computed, fixed, holds_sizes, open_array, sizes_as_tensor
 from . import functions, inputs
 from .names import needed
-from .node import Node
+from .node import OnnxNode
 from .reader import Model
 from .registry import find, oldest
-from .values import POISON, Ask, Failure, NotImported, Poison, Value, report
+from .values import POISON, DataDependentNode, OnnxFailure, OnnxNotImported, OnnxValue, Poison, report
 
 #: integer and bool tensors up to this many elements are folded at once (floats: INLINE_ELEMENTS)
 FOLD_ELEMENTS = 1024
@@ -64,7 +64,7 @@ class Scope:
     at: onnx.NodeProto | None = None
     caller: Scope | None = None
     #: what has to hold for the results to count (branches of which both are computed); None: they do
-    condition: Value | None = None
+    condition: OnnxValue | None = None
 
     def find(self, name: str) -> tuple[bool, Item]:
         scope: Scope | None = self
@@ -94,20 +94,20 @@ class Scope:
         return here and (self.caller is None or self.caller.reached)
 
 
-class Importer:
+class OnnxImporter:
     """Imports one model; `run` gives the graph."""
 
     def __init__(self, model: Model, lazy: bool = False, check_indices: bool = False) -> None:
         self.model = model
         self.graph: Graph
-        self.failures: list[Failure] = []
+        self.failures: list[OnnxFailure] = []
         self.arguments: list[str] = []  # names of the arguments of @main
         #: costly branches and long loops are left to the runtime (`staging`), not computed both ways and unrolled
         self.lazy = lazy
         self.draws = 0  # of random numbers that differ from run to run
-        self._key: Value | None = None
+        self._key: OnnxValue | None = None
         #: operators with indices that only a run knows, the sizes that these have to fit, and their ranges (`bounds`)
-        self.checks: list[tuple[str, Sequence[int], Value]] = []
+        self.checks: list[tuple[str, Sequence[int], OnnxValue]] = []
         self.check_indices = check_indices
         self.functions = functions.by_name(model.proto, model.source)
         self._checker = functions.checker(model.proto)
@@ -130,13 +130,13 @@ class Importer:
                 block = ir.Block.create_at_start(main.regions[0], [t.mlir() for _, t in arguments], locations)
             scope = Scope(opsets=_opsets(self.model.proto.opset_import))
             for (name, t), argument in zip(arguments, block.arguments, strict=True):
-                self._define(scope, name, Value(t, argument, name=name), "input")
+                self._define(scope, name, OnnxValue(t, argument, name=name), "input")
             for name, array in frozen.items():
                 self._define(scope, name, self.constant(array, name), "input")
             for name, (tensor, position) in initializers.items():
                 self._define(scope, name, self._initializer(tensor, position), "initializer")
             if proto.sparse_initializer:
-                self.failures.append(Failure("sparse initializer", proto.sparse_initializer[0].values.name))
+                self.failures.append(OnnxFailure("sparse initializer", proto.sparse_initializer[0].values.name))
             with ir.InsertionPoint(block):
                 results = self.nodes(proto, scope)
                 self._raise_failures()
@@ -149,7 +149,7 @@ class Importer:
         try:
             return self.constant(fixed(self.model.array(tensor, position), tensor.name), tensor.name)
         except UnsupportedError as e:
-            self.failures.append(Failure("initializer", tensor.name, e.message))
+            self.failures.append(OnnxFailure("initializer", tensor.name, e.message))
             return POISON
 
     def _finish(self, arguments: list[str], proto: onnx.GraphProto, results: list[Item]) -> None:
@@ -158,7 +158,7 @@ class Importer:
         if not names:
             raise ModelError(f"{self.model.source} has no outputs", stage="import")
         for name, r in zip(names, results, strict=True):
-            if not isinstance(r, Value):
+            if not isinstance(r, OnnxValue):
                 error = UnsupportedError(f"output {name!r} is not a tensor (sequence or optional)", stage="import")
                 error.run_time = True
                 raise error
@@ -231,7 +231,7 @@ class Importer:
         arguments: Sequence[Item],
         outer: Scope,
         repeats: int = 1,
-        condition: Value | None = None,
+        condition: OnnxValue | None = None,
     ) -> list[Item]:
         """Import the body of an If, Loop or Scan in place, which is done so often; its results only count where the
         condition holds."""
@@ -259,7 +259,7 @@ class Importer:
         domain = _domain(proto.domain)
         name = proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}"
         scope.at = proto
-        node = Node(self, proto, scope, scope.prefix + name, scope.opsets.get(domain, 0))
+        node = OnnxNode(self, proto, scope, scope.prefix + name, scope.opsets.get(domain, 0))
         self._counter.add(node.label, not scope.depth)
         arguments = [self.lookup(scope, i, node.label) for i in proto.input]
         if any(isinstance(a, Poison) for a in arguments):
@@ -269,11 +269,11 @@ class Importer:
         for i, output in enumerate(proto.output):
             if output:
                 item = outputs[i] if i < len(outputs) else None
-                if isinstance(item, Value) and not item.name:
+                if isinstance(item, OnnxValue) and not item.name:
                     item.name = output
                 self._define(scope, output, item, f"an output of {node.label}")
 
-    def _import(self, node: Node, domain: str, arguments: list[Item]) -> Sequence[Item]:
+    def _import(self, node: OnnxNode, domain: str, arguments: list[Item]) -> Sequence[Item]:
         proto, failed = node.proto, [POISON] * len(node.proto.output)
         local = self.functions.get((domain, proto.op_type))
         function = None if local is not None else find(domain, proto.op_type, node.opset)
@@ -281,16 +281,16 @@ class Importer:
             if local is not None:
                 return self._call(node, local, arguments)
             if domain not in node.scope.opsets:
-                raise NotImported(f"the model does not state the opset of domain {domain!r}")
+                raise OnnxNotImported(f"the model does not state the opset of domain {domain!r}")
             if function is not None:
                 self._checker(node)
                 return dialect.as_list(function(node, *arguments))
             return self.expand(node, arguments)
-        except Ask as e:
+        except DataDependentNode as e:
             e.operator = e.operator or node.operator
             return self.asked(node, e)
-        except NotImported as e:
-            self.failures.append(Failure(f"{node.operator} (opset {node.opset})", node.name, str(e), e.needs))
+        except OnnxNotImported as e:
+            self.failures.append(OnnxFailure(f"{node.operator} (opset {node.opset})", node.name, str(e), e.needs))
             return failed
         except OpError as e:
             error = ModelError(str(e), stage="import", operator=node.label)
@@ -311,26 +311,26 @@ class Importer:
         """A name for the number that a node is about to ask for; "" where answers are not possible."""
         return ""
 
-    def answer(self, question: str, value: Value) -> np.ndarray | None:
+    def answer(self, question: str, value: OnnxValue) -> np.ndarray | None:
         """The number that `value` is in this run, where the runtime computed it before; None if it did not."""
         return None
 
-    def asked(self, node: Node, ask: Ask) -> Sequence[Item]:
+    def asked(self, node: OnnxNode, ask: DataDependentNode) -> Sequence[Item]:
         """What becomes of a node that cannot be imported before the model runs."""
         reason = str(ask)
-        self.failures.append(Failure(f"{node.operator} (opset {node.opset})", node.name, reason, ask.needs, True))
+        self.failures.append(OnnxFailure(f"{node.operator} (opset {node.opset})", node.name, reason, ask.needs, True))
         return [POISON] * len(node.proto.output)
 
-    def expand(self, node: Node, arguments: list[Item]) -> Sequence[Item]:
+    def expand(self, node: OnnxNode, arguments: list[Item]) -> Sequence[Item]:
         """Import a node by the function with which ONNX defines its operator; NotImported if there is none."""
         body = functions.definition(node, arguments)
         if body is None:
             first = oldest(_domain(node.proto.domain), node.proto.op_type)
-            raise NotImported("" if first is None else f"it is read from opset {first} on")
+            raise OnnxNotImported("" if first is None else f"it is read from opset {first} on")
         self._checker(node)
         return self._call(node, body, arguments)
 
-    def _call(self, node: Node, body: onnx.FunctionProto, arguments: list[Item]) -> list[Item]:
+    def _call(self, node: OnnxNode, body: onnx.FunctionProto, arguments: list[Item]) -> list[Item]:
         if node.scope.depth >= MAX_DEPTH:
             raise node.error(f"functions call each other more than {MAX_DEPTH} deep")
         if len(arguments) > len(body.input):
@@ -355,24 +355,24 @@ class Importer:
 
     # ---- emitting ----
 
-    def constant(self, array: np.ndarray, name: str = "") -> Value:
+    def constant(self, array: np.ndarray, name: str = "") -> OnnxValue:
         """A tensor known at import; it enters the IR when an operator uses it. Undecided for a table as long as a size
         that is not known."""
         if is_open(*map(decode, array.shape)):
             raise Undecided(f"a table of {' x '.join(str(decode(d)) for d in array.shape)} numbers is made ahead")
-        return Value(from_array(array), array=array, name=name)
+        return OnnxValue(from_array(array), array=array, name=name)
 
-    def random_key(self) -> Value:
+    def random_key(self) -> OnnxValue:
         """The argument that is another number in every run; @main gets it when it is first asked for."""
         self.draws += 1
         if self._key is None:
             t = Type((), "i32")
             block = self.graph.block
-            self._key = Value(t, block.add_argument(t.mlir(), ir.Location.name(noise.KEY)), name=noise.KEY)
+            self._key = OnnxValue(t, block.add_argument(t.mlir(), ir.Location.name(noise.KEY)), name=noise.KEY)
             self.arguments.append(noise.KEY)
         return self._key
 
-    def materialize(self, value: Value) -> ir.Value:
+    def materialize(self, value: OnnxValue) -> ir.Value:
         """The value in the IR; a constant is appended at its first use."""
         if value.ssa is None:
             assert value.array is not None
@@ -382,7 +382,7 @@ class Importer:
             value.ssa = self.graph.constant(value.array, value.name or "c", location)
         return value.ssa
 
-    def emit(self, node: Node, mnemonic: str, values: Sequence[Value | None], attrs: dict[str, Any]) -> Any:
+    def emit(self, node: OnnxNode, mnemonic: str, values: Sequence[OnnxValue | None], attrs: dict[str, Any]) -> Any:
         """One `tw` operator: folded if its operands are small and known, else appended to the graph."""
         cls = dialect.OPERATORS[mnemonic]
         full = {**cls.attributes, **attrs}
@@ -399,7 +399,7 @@ class Importer:
             later = [lambda i=i: arrays(i) for i in range(len(types))]  # type: ignore[misc]
         operands = [None if v is None else self.materialize(v) for v in values]
         results = dialect.create_typed(cls, operands, full, types, node.location)
-        out = [Value(type_of(r), r, later=later[i] if later else None) for i, r in enumerate(results)]
+        out = [OnnxValue(type_of(r), r, later=later[i] if later else None) for i, r in enumerate(results)]
         return out if cls.multiple else out[0]
 
     def _raise_failures(self) -> None:
@@ -408,7 +408,7 @@ class Importer:
         seen = {f.node for f in self.failures}
         for name, op in functions.without_importer(self.model.proto, set(self.functions)):
             if name not in seen:
-                self.failures.append(Failure(op, name))
+                self.failures.append(OnnxFailure(op, name))
         raise report(self.failures, self.model.source)
 
 
@@ -416,7 +416,7 @@ class _Evaluation:
     """The reference results of an operator on known operands, computed once and only if asked for."""
 
     def __init__(
-        self, cls: type[dialect.Operator], values: Sequence[Value | None], attrs: dict, types: list[Type]
+        self, cls: type[dialect.Operator], values: Sequence[OnnxValue | None], attrs: dict, types: list[Type]
     ) -> None:
         self.cls, self.values, self.attrs, self.types = cls, values, attrs, types
         self.results: list[np.ndarray] | None = None
@@ -439,7 +439,7 @@ class _Evaluation:
         return self.results[i]
 
 
-def _closed(operands: Sequence[Value], types: Sequence[Type]) -> bool:
+def _closed(operands: Sequence[OnnxValue], types: Sequence[Type]) -> bool:
     """Whether an operator on constants has results that are known now: of known size, and integers made of integers
     where these stand for sizes."""
     if is_open(*(d for t in types for d in t.dims)):
@@ -450,7 +450,7 @@ def _closed(operands: Sequence[Value], types: Sequence[Type]) -> bool:
 
 
 @contextlib.contextmanager
-def _left_to_a_run(operands: Sequence[Value]) -> Iterator[None]:
+def _left_to_a_run(operands: Sequence[OnnxValue]) -> Iterator[None]:
     """What only a run can tell of operands that hold sizes (whether one is less than a number, an element of a table at
     one) ends this block, and the operator becomes one of the graph."""
     try:

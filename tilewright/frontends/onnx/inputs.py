@@ -12,7 +12,7 @@ from ...ir.types import Type, addressable, dtype_of
 from ...support.errors import InputError, ModelError, OpError, UnsupportedError
 from ...support.sizes import Undecided, decode, is_open
 from .reader import DTYPES
-from .values import Failure
+from .values import OnnxFailure
 
 #: a dimension: a size, the name of a symbolic one, or "?"
 Dim = int | str
@@ -80,14 +80,14 @@ def _type(name: str, dims: list[Dim], dtype: str) -> Type:
         raise ModelError(f"input {name!r}: {e}", stage="import") from None
 
 
-def of_other_types(graph: onnx.GraphProto, initializers: set[str]) -> list[Failure]:
+def of_other_types(graph: onnx.GraphProto, initializers: set[str]) -> list[OnnxFailure]:
     """The inputs whose elements are of a type that there is not."""
     known, found = onnx.TensorProto.DataType, []
     for info in graph.input:
         kind = info.type.tensor_type.elem_type
         if info.name not in initializers and info.type.HasField("tensor_type") and kind not in DTYPES:
             name = known.Name(kind) if kind in known.values() else str(kind)
-            found.append(Failure("input", info.name, f"it has element type {name}"))
+            found.append(OnnxFailure("input", info.name, f"it has element type {name}"))
     return found
 
 

@@ -9,7 +9,7 @@ from ...support.sub_byte import NARROW
 from ..open_values import holds_sizes
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 UNARY = {
     "Abs": "abs",
@@ -123,7 +123,7 @@ def is_inf(n, x):
 def cast(n, x):
     to = n.required("to")
     if to not in DTYPES:
-        raise NotImported(f"to element type {to}")
+        raise OnnxNotImported(f"to element type {to}")
     made = convert(n, x, DTYPES[to])
     if is_float(made.dtype) and x.array is not None and holds_sizes(x.array):
         made.whole = x.array
@@ -146,7 +146,7 @@ def convert(n, x, dtype):
 def bit_cast(n, x):
     to = n.required("to")
     if to not in DTYPES:
-        raise NotImported(f"to element type {to}")
+        raise OnnxNotImported(f"to element type {to}")
     return n("bitcast", x, to=DTYPES[to])
 
 

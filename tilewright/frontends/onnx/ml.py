@@ -7,7 +7,7 @@ import numpy as np
 
 from ...ir.types import NUMPY, is_float
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 DOMAIN = "ai.onnx.ml"
 STRINGS = "string tensors are not supported"
@@ -15,12 +15,12 @@ STRINGS = "string tensors are not supported"
 
 @onnx_op("ZipMap", "DictVectorizer", "CastMap", since=1, domain=DOMAIN)
 def maps(n, *operands):
-    raise NotImported("maps are not supported")
+    raise OnnxNotImported("maps are not supported")
 
 
 @onnx_op("CategoryMapper", since=1, domain=DOMAIN)
 def category_mapper(n, x):
-    raise NotImported(STRINGS)
+    raise OnnxNotImported(STRINGS)
 
 
 # ---- scores to labels ----------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def category_mapper(n, x):
 def labels_of(n, name):
     labels = n.attr(name)
     if n.attr("classlabels_strings"):
-        raise NotImported(STRINGS)
+        raise OnnxNotImported(STRINGS)
     if not labels:
         raise n.error(f"attribute {name!r} is missing")
     return np.array(labels, np.int64)
@@ -149,9 +149,9 @@ def feature_vectorizer(n, *xs):
 def one_hot_encoder(n, x):
     categories = n.attr("cats_int64s")
     if n.attr("cats_strings") or not categories:
-        raise NotImported(STRINGS if n.attr("cats_strings") else "without categories")
+        raise OnnxNotImported(STRINGS if n.attr("cats_strings") else "without categories")
     if not n.attr("zeros", 1):
-        raise NotImported("with zeros=0, which makes an unknown category an error")
+        raise OnnxNotImported("with zeros=0, which makes an unknown category an error")
     whole = n.unsqueeze(n.cast(x, "i64"), x.rank)
     return n.cast(n("equal", whole, n.constant(np.array(categories, np.int64))), "f32")
 
@@ -165,7 +165,7 @@ def label_encoder(n, x):
             if n.attr(f"{side}_{kind}"):
                 sides[side] = np.array(n.attr(f"{side}_{kind}"), dtype)
         if n.attr(f"{side}_strings"):
-            raise NotImported(STRINGS)
+            raise OnnxNotImported(STRINGS)
         if n.opset >= 4 and n.attr(f"{side}_tensor") is not None:
             sides[side] = n.attr(f"{side}_tensor").reshape(-1)
     if len(sides) != 2 or len(sides["keys"]) != len(sides["values"]):
@@ -269,4 +269,4 @@ def svm_regressor(n, x):
 
 @onnx_op("SVMClassifier", since=1, domain=DOMAIN)
 def svm_classifier(n, x):
-    raise NotImported("support vector classifiers have no import function yet")
+    raise OnnxNotImported("support vector classifiers have no import function yet")

@@ -16,13 +16,13 @@ from ...ir.types import NUMPY, is_float
 from ...support.errors import ModelError
 from ...support.sizes import decode, is_open
 from ..moves import wrapping
-from .values import Ask, NotImported, Partial, Value, inputs_of
+from .values import DataDependentNode, OnnxNotImported, OnnxValue, Partial, inputs_of
 
 if TYPE_CHECKING:
-    from .importer import Importer, Scope
+    from .importer import OnnxImporter, Scope
 
 
-class Node:
+class OnnxNode:
     """One ONNX node: its attributes, and the means to emit `tw` operators in its place.
 
     ``n("add", x, y)`` emits `tw.add` (a list of Values for operators with several results) at the node's location;
@@ -30,7 +30,7 @@ class Node:
     once.
     """
 
-    def __init__(self, importer: Importer, proto: onnx.NodeProto, scope: Scope, name: str, opset: int) -> None:
+    def __init__(self, importer: OnnxImporter, proto: onnx.NodeProto, scope: Scope, name: str, opset: int) -> None:
         self.importer, self.proto, self.scope, self.name, self.opset = importer, proto, scope, name, opset
         self.location = ir.Location.name(name)
         self._attributes = {a.name: a for a in proto.attribute}
@@ -72,7 +72,7 @@ class Node:
             AttributeProto.INTS: "ints",
         }.get(a.type)
         if field is None:
-            raise NotImported(f"attribute {name} has a type that is not supported")
+            raise OnnxNotImported(f"attribute {name} has a type that is not supported")
         value = getattr(a, field)
         return list(value) if field in ("floats", "ints") else value
 
@@ -85,50 +85,50 @@ class Node:
 
     # ---- emitting ----
 
-    def __call__(self, mnemonic: str, *operands: Value | float | None, **attrs: Any) -> Any:
-        first = next((v for v in operands if isinstance(v, Value)), None)
-        values: list[Value | None] = []
+    def __call__(self, mnemonic: str, *operands: OnnxValue | float | None, **attrs: Any) -> Any:
+        first = next((v for v in operands if isinstance(v, OnnxValue)), None)
+        values: list[OnnxValue | None] = []
         for v in operands:
             if isinstance(v, (int, float)) and first is not None:
                 v = self.size(v, first.dtype)  # type: ignore[arg-type]
-            assert v is None or isinstance(v, Value)
+            assert v is None or isinstance(v, OnnxValue)
             values.append(v)
         return self.importer.emit(self, mnemonic, values, attrs)
 
-    def constant(self, array: Any, dtype: str | None = None) -> Value:
+    def constant(self, array: Any, dtype: str | None = None) -> OnnxValue:
         """A constant tensor."""
         return self.importer.constant(np.asarray(array, NUMPY[dtype] if dtype else None), self.name)
 
-    def count(self, n: int, dtype: str = "i64", step: int = 1) -> Value:
+    def count(self, n: int, dtype: str = "i64", step: int = 1) -> OnnxValue:
         """0, step, 2 * step ...: n numbers."""
         if not is_open(n, step):
             return self.constant(np.arange(n) * step, dtype)
         return self.cast(self("arange", count=n, dtype="i64", start=0, step=step), dtype)
 
-    def size(self, n: int, dtype: str) -> Value:
+    def size(self, n: int, dtype: str) -> OnnxValue:
         """An integer, known at import or not, as a tensor without dimensions."""
         if is_open(n) and is_float(dtype):
             return self.cast(self.constant(np.array(n, np.int64)), dtype)
         return self.constant(np.array(n, NUMPY[dtype]))
 
-    def zero(self, x: Value) -> Value:
+    def zero(self, x: OnnxValue) -> OnnxValue:
         """0 of the dtype of x."""
         return self.like(x, 0)
 
-    def like(self, x: Value, number: float) -> Value:
+    def like(self, x: OnnxValue, number: float) -> OnnxValue:
         """A number of the dtype of x, without dimensions."""
         return self.size(number, x.dtype)  # type: ignore[arg-type]
 
     # ---- what must be known at import ----
 
-    def known(self, x: Value | None, what: str) -> np.ndarray:
+    def known(self, x: OnnxValue | None, what: str) -> np.ndarray:
         """The array of an input that must be constant; the node counts as unsupported otherwise."""
         array = self.opt(x, what)
         if array is None:
             raise self.error(f"input {what!r} is missing")
         return array
 
-    def opt(self, x: Value | None, what: str) -> np.ndarray | None:
+    def opt(self, x: OnnxValue | None, what: str) -> np.ndarray | None:
         """`known` for an optional input: None if it is absent."""
         if x is None:
             return None
@@ -139,11 +139,11 @@ class Node:
             raise self.needs(x, f"{what} is computed from the model's inputs, but has to be constant", question)
         return array
 
-    def ints(self, x: Value | None, what: str) -> list[int]:
+    def ints(self, x: OnnxValue | None, what: str) -> list[int]:
         """`known` as a list of Python ints."""
         return [decode(int(v)) for v in self.known(x, what).reshape(-1)]
 
-    def scalar(self, x: Value | None, what: str, default: Any = None) -> Any:
+    def scalar(self, x: OnnxValue | None, what: str, default: Any = None) -> Any:
         """The single element of a known input; `default` if it is absent."""
         array = self.opt(x, what)
         if array is None:
@@ -154,11 +154,11 @@ class Node:
 
     # ---- errors ----
 
-    def needs(self, x: Value, message: str, question: str = "") -> Ask:
+    def needs(self, x: OnnxValue, message: str, question: str = "") -> DataDependentNode:
         """The error of a node that could be imported if the value of x were known."""
-        return Ask(message, x, frozenset(self.importer.arguments[i] for i in inputs_of(x)), question)
+        return DataDependentNode(message, x, frozenset(self.importer.arguments[i] for i in inputs_of(x)), question)
 
-    def partial(self, buffer: Value, count: Value, axis: int) -> Partial:
+    def partial(self, buffer: OnnxValue, count: OnnxValue, axis: int) -> Partial:
         """A result that is the first `count` positions of `buffer`; where that cannot be, the node waits as a whole."""
         if not self.importer.takes_partial(self.scope):
             raise self.needs(count, "the shape of its result depends on the data")
@@ -170,29 +170,29 @@ class Node:
 
     # ---- shapes that many import functions need ----
 
-    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+    def reshape(self, x: OnnxValue, shape: Sequence[int]) -> OnnxValue:
         """x under a new shape; x itself if it has that shape."""
         return x if x.shape == tuple(shape) else self("reshape", x, shape=tuple(int(d) for d in shape))
 
-    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+    def transpose(self, x: OnnxValue, permutation: Sequence[int]) -> OnnxValue:
         """x with its dimensions permuted; x itself if they stay."""
         if list(permutation) == list(range(x.rank)):
             return x
         return self("transpose", x, permutation=tuple(permutation))
 
-    def cast(self, x: Value, dtype: str) -> Value:
+    def cast(self, x: OnnxValue, dtype: str) -> OnnxValue:
         """x as `dtype`, as NumPy converts it on x86; x itself if it has it."""
         return x if x.dtype == dtype else self("cast", x, to=dtype, **wrapping(x, dtype))
 
-    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+    def expand(self, x: OnnxValue, shape: Sequence[int]) -> OnnxValue:
         """x broadcast to `shape`; x itself if it has that shape."""
         return x if x.shape == tuple(shape) else self("expand", x, shape=tuple(int(d) for d in shape))
 
-    def unsqueeze(self, x: Value, axis: int) -> Value:
+    def unsqueeze(self, x: OnnxValue, axis: int) -> OnnxValue:
         """x with a dimension of size 1 inserted before `axis`."""
         return self.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
-    def concat(self, xs: Sequence[Value], axis: int) -> Value:
+    def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
         """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
         if len(xs) == 1:
             return xs[0]

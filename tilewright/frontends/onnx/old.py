@@ -12,7 +12,7 @@ from .reader import DTYPES
 from .registry import onnx_op
 from .resize import before_11
 from .shape import even, pad, reshape_to, split
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 def aligned(n, x, y):
@@ -67,7 +67,7 @@ def cast(n, x):
     name = n.required("to")
     element = onnx.TensorProto.DataType.Value(name) if name in set(onnx.TensorProto.DataType.keys()) else 0
     if element not in DTYPES:
-        raise NotImported(f"to element type {name}")
+        raise OnnxNotImported(f"to element type {name}")
     return n.cast(x, DTYPES[element])
 
 

@@ -42,7 +42,7 @@ from . import (  # noqa: F401  (register the operators)
     training,
     trees,
 )
-from .importer import Importer
+from .importer import OnnxImporter
 from .reader import Model, read
 from .registry import supported
 
@@ -76,6 +76,6 @@ def load(
     [('y', Type(shape=(2, 4), dtype='f32'))]
     """
     model = read(source)
-    graph = Importer(model, lazy, check_indices).run(dict(inputs or {}))
+    graph = OnnxImporter(model, lazy, check_indices).run(dict(inputs or {}))
     graph.constants.files = model.files
     return graph

@@ -14,23 +14,23 @@ from typing import Any
 
 from ...ir.types import is_float
 from .math import ACTIVATIONS, BINARY, UNARY
-from .node import Node
-from .values import Partial, Value
+from .node import OnnxNode
+from .values import OnnxValue, Partial
 
 #: results of more elements than this are left to a program for what was found, which may be little: of so many a read
 #: and a product take about 40 us more than of a hundredth of them
 MOST_ELEMENTS = 1 << 18
 
 #: from the node and its operands to the open dimension of its results; None if it does not follow
-_RULES: dict[str, Callable[[Node, Sequence[Any]], int | None]] = {}
+_RULES: dict[str, Callable[[OnnxNode, Sequence[Any]], int | None]] = {}
 
 
-def open_axis(node: Node, operands: Sequence[Any]) -> int | None:
+def open_axis(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     """The dimension of the results that is open where some operands are `Partial`, all of the same count; None if the
     operator has to wait for them."""
     found = [x for x in operands if isinstance(x, Partial)]
     rule = None if node.proto.domain not in ("", "ai.onnx") else _RULES.get(node.proto.op_type)
-    known = all(x is None or isinstance(x, (Value, Partial)) for x in operands)
+    known = all(x is None or isinstance(x, (OnnxValue, Partial)) for x in operands)
     if rule is None or not known or any(x.count is not found[0].count for x in found):
         return None
     return rule(node, operands)
@@ -45,11 +45,11 @@ def _rule(*names: str) -> Callable[[Any], Any]:
 
 
 def _constants(operands: Sequence[Any]) -> bool:
-    return all(x is None or (isinstance(x, Value) and x.known() is not None) for x in operands)
+    return all(x is None or (isinstance(x, OnnxValue) and x.known() is not None) for x in operands)
 
 
 @_rule(*UNARY, *BINARY, *ACTIVATIONS, "Max", "Min", "Sum", "Mean", "Pow", "Where", "Cast", "Clip", "Identity", "Mod")
-def elementwise(node: Node, operands: Sequence[Any]) -> int | None:
+def elementwise(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     """All partial operands have the dimension in the same place, counted from the end; others have size 1 there."""
     divides = node.proto.op_type in ("Div", "Mod")
     if node.opset < 7 or (divides and isinstance(operands[1], Partial) and not is_float(operands[1].buffer.dtype)):
@@ -57,18 +57,18 @@ def elementwise(node: Node, operands: Sequence[Any]) -> int | None:
     shapes = [(x.buffer if isinstance(x, Partial) else x).shape for x in operands if x is not None]
     ends = {x.buffer.rank - x.axis for x in operands if isinstance(x, Partial)}
     end = max(ends)
-    others = [x.shape for x in operands if isinstance(x, Value)]
+    others = [x.shape for x in operands if isinstance(x, OnnxValue)]
     if len(ends) != 1 or any(len(s) >= end and s[-end] != 1 for s in others):
         return None
     return max(map(len, shapes)) - end
 
 
 @_rule("Gather")
-def gather(node: Node, operands: Sequence[Any]) -> int | None:
+def gather(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     x, indices = operands
     rank = (x.buffer if isinstance(x, Partial) else x).rank
     axis = node.axis(0, rank)
-    if isinstance(x, Value):
+    if isinstance(x, OnnxValue):
         return axis + indices.axis
     if isinstance(indices, Partial) or x.axis == axis:
         return None
@@ -76,7 +76,7 @@ def gather(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("GatherND")
-def gather_nd(node: Node, operands: Sequence[Any]) -> int | None:
+def gather_nd(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     x, indices = operands
     if isinstance(x, Partial) or node.attr("batch_dims", 0) or indices.axis == indices.buffer.rank - 1:
         return None
@@ -84,17 +84,17 @@ def gather_nd(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("Transpose")
-def transpose(node: Node, operands: Sequence[Any]) -> int | None:
+def transpose(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     (x,) = operands
     permutation = node.attr("perm") or list(reversed(range(x.buffer.rank)))
     return permutation.index(x.axis)
 
 
 @_rule("Unsqueeze", "Squeeze")
-def squeeze(node: Node, operands: Sequence[Any]) -> int | None:
+def squeeze(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     x, *rest = operands
     given = node.attr("axes")
-    if isinstance(x, Value) or not _constants(rest) or (given is None and not (rest and rest[0] is not None)):
+    if isinstance(x, OnnxValue) or not _constants(rest) or (given is None and not (rest and rest[0] is not None)):
         return None
     axes = given if given is not None else node.ints(rest[0], "axes")
     if node.proto.op_type == "Squeeze":
@@ -106,7 +106,7 @@ def squeeze(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("Concat")
-def concat(node: Node, operands: Sequence[Any]) -> int | None:
+def concat(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     axes = {x.axis if isinstance(x, Partial) else None for x in operands}
     if len(axes) != 1:
         return None
@@ -115,16 +115,16 @@ def concat(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("Split")
-def split(node: Node, operands: Sequence[Any]) -> int | None:
+def split(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     x, *rest = operands
-    same = isinstance(x, Value) or not _constants(rest) or node.axis(0, x.buffer.rank) == x.axis
+    same = isinstance(x, OnnxValue) or not _constants(rest) or node.axis(0, x.buffer.rank) == x.axis
     return None if same else x.axis
 
 
 @_rule("Slice")
-def slice_(node: Node, operands: Sequence[Any]) -> int | None:
+def slice_(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     x, *rest = operands
-    if isinstance(x, Value) or not _constants(rest):
+    if isinstance(x, OnnxValue) or not _constants(rest):
         return None
     if node.opset < 10:
         axes, count = node.attr("axes"), len(node.required("starts"))
@@ -136,10 +136,10 @@ def slice_(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("Reshape")
-def reshape(node: Node, operands: Sequence[Any]) -> int | None:
+def reshape(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     """The first dimension stays, whatever becomes of the others."""
     x, shape = operands
-    if isinstance(x, Value) or x.axis or not _constants([shape]):
+    if isinstance(x, OnnxValue) or x.axis or not _constants([shape]):
         return None
     first, *rest = node.ints(shape, "shape")
     sizes = x.buffer.shape[1:]
@@ -150,10 +150,10 @@ def reshape(node: Node, operands: Sequence[Any]) -> int | None:
 
 
 @_rule("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ArgMax", "ArgMin", "Softmax")
-def reduced(node: Node, operands: Sequence[Any]) -> int | None:
+def reduced(node: OnnxNode, operands: Sequence[Any]) -> int | None:
     """Along other dimensions; those that go have to be known."""
     x, *rest = operands
-    if isinstance(x, Value) or not _constants(rest):
+    if isinstance(x, OnnxValue) or not _constants(rest):
         return None
     rank, given = x.buffer.rank, rest[0] if rest else None
     if node.proto.op_type.startswith("Reduce"):

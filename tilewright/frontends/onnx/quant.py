@@ -6,7 +6,7 @@ from ...ir.types import is_float
 from .nn import convolution
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 def same_form(n, zero_point, scale):
@@ -20,11 +20,11 @@ def same_form(n, zero_point, scale):
 def quantize_linear(n, x, scale, zero_point=None):
     to = zero_point.dtype if zero_point is not None else DTYPES.get(n.attr("output_dtype", 0) or 2)
     if to is None:
-        raise NotImported("to an element type that is not supported")
+        raise OnnxNotImported("to an element type that is not supported")
     zero_point = same_form(n, zero_point, scale)
     precision = DTYPES.get(n.attr("precision", 0), scale.dtype)
     if not is_float(precision):
-        raise NotImported(f"with a scale of type {precision}")
+        raise OnnxNotImported(f"with a scale of type {precision}")
     attributes = {"axis": n.attr("axis", 1), "block": n.attr("block_size", 0), "saturate": bool(n.attr("saturate", 1))}
     return n("quantize_linear", n.cast(x, precision), n.cast(scale, precision), zero_point, to=to, **attributes)
 

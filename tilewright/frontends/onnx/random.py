@@ -11,13 +11,13 @@ import numpy as np
 from ...support.dtypes import FLOATS
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 def random(n, kind, shape, dtype):
     """Numbers between 0 and 1, or from the normal distribution."""
     if dtype not in FLOATS:
-        raise NotImported(f"of dtype {dtype}")
+        raise OnnxNotImported(f"of dtype {dtype}")
     work = "f64" if dtype == "f64" else "f32"
     seed = n.attr("seed")
     if seed is None:  # the number of draws: the nodes of an unrolled loop have one name

@@ -23,7 +23,7 @@ NAMES = {"scaledtanh": "scaled_tanh", "hardsigmoid": "hard_sigmoid", "leakyrelu"
 }
 
 
-class Layer:
+class RecurrentLayer:
     """The attributes and inputs that the three operators share."""
 
     def __init__(self, n, x, w, r, gates, defaults):
@@ -117,7 +117,7 @@ def lengths_of(n, lengths):
 
 @onnx_op("RNN", since=1)
 def rnn(n, x, w, r, b=None, lengths=None, h=None):
-    layer, results = Layer(n, x, w, r, 1, ["Tanh"]), []
+    layer, results = RecurrentLayer(n, x, w, r, 1, ["Tanh"]), []
     for d in range(len(layer.backwards)):
         first, second = layer.biases(b, d)
         gates, weights = layer.inputs(d, None if first is None else n("add", first, second))
@@ -127,7 +127,7 @@ def rnn(n, x, w, r, b=None, lengths=None, h=None):
 
 @onnx_op("GRU", since=1)
 def gru(n, x, w, r, b=None, lengths=None, h=None):
-    layer, results = Layer(n, x, w, r, 3, ["Sigmoid", "Tanh"]), []
+    layer, results = RecurrentLayer(n, x, w, r, 3, ["Sigmoid", "Tanh"]), []
     after, size = bool(n.attr("linear_before_reset", 0)), layer.hidden
     for d in range(len(layer.backwards)):
         first, second = layer.biases(b, d)
@@ -147,7 +147,7 @@ def gru(n, x, w, r, b=None, lengths=None, h=None):
 
 @onnx_op("LSTM", since=1)
 def lstm(n, x, w, r, b=None, lengths=None, h=None, c=None, p=None):
-    layer, results = Layer(n, x, w, r, 4, ["Sigmoid", "Tanh", "Tanh"]), []
+    layer, results = RecurrentLayer(n, x, w, r, 4, ["Sigmoid", "Tanh", "Tanh"]), []
     for d in range(len(layer.backwards)):
         first, second = layer.biases(b, d)
         gates, weights = layer.inputs(d, None if first is None else n("add", first, second))

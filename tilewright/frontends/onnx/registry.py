@@ -11,8 +11,8 @@ _FUNCTIONS: dict[tuple[str, str], dict[int, Callable[..., Any]]] = {}
 def onnx_op(*names: str, since: int, domain: str = "") -> Callable[[Callable], Callable]:
     """Register an import function ``f(n, *inputs)`` for operators of these names from opset `since` on.
 
-    `n` is the `Node` being imported (attributes, `n("add", x, y)` to emit operators); inputs are `Value`s, None for
-    absent optional ones, lists for sequences. It returns the outputs: a Value, or a list of them.
+    `n` is the `OnnxNode` being imported (attributes, `n("add", x, y)` to emit operators); inputs are `OnnxValue`s, None
+    for absent optional ones, lists for sequences. It returns the outputs: an OnnxValue, or a list of them.
 
         @onnx_op("Softmax", since=13)
         def softmax(n, x):

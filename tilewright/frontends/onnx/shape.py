@@ -14,7 +14,7 @@ from ..moves import fill
 from ..open_values import fixed, open_slice
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported, Value
+from .values import OnnxNotImported, OnnxValue
 
 #: floats, and up to where they hold all whole numbers
 EXACT = {"f32": 1 << 24, "f64": 1 << 53}
@@ -31,7 +31,7 @@ def constant(n):
         value = n.attr(name)
         if value is not None:
             return n.constant(fixed(np.asarray(value), n.name), dtype)
-    raise NotImported("of strings or sparse values")
+    raise OnnxNotImported("of strings or sparse values")
 
 
 @onnx_op("ConstantOfShape", since=9)
@@ -307,7 +307,7 @@ def pad(n, x, pads, mode, value, axes=None):
         low, high = [larger(p, 0) for p in low], [larger(p, 0) for p in high]
     if not any(low) and not any(high):
         return [x]
-    if isinstance(value, Value):
+    if isinstance(value, OnnxValue):
         around = pad(n, x, [*low, *high], mode, 0)[0]
         if is_open(*low, *high, *x.shape):
             inside = pad(n, n.expand(n.constant(np.ones((), np.bool_)), x.shape), [*low, *high], mode, 0)[0]
@@ -332,7 +332,7 @@ def pad_2(n, x):
 def pad_11(n, x, pads, value=None, axes=None):
     mode = n.attr("mode", "constant")
     around = 0 if mode != "constant" or value is None else value
-    if isinstance(around, Value) and around.known() is not None:
+    if isinstance(around, OnnxValue) and around.known() is not None:
         around = n.scalar(around, "constant_value")
     return pad(n, x, n.ints(pads, "pads"), mode, around, None if axes is None else n.ints(axes, "axes"))
 

@@ -7,7 +7,7 @@ import numpy as np
 from ..fourier import Fourier, mirrored, resize
 from .reader import DTYPES
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 
 def part(n, x, axis: int, at: int):
@@ -92,7 +92,7 @@ def mel_weight_matrix(n, bins, length, rate, low, high):
     count, size, rate, low, high = int(values[0]), int(values[1]), *values[2:]
     dtype = DTYPES.get(n.attr("output_datatype", 1))
     if dtype is None:
-        raise NotImported("of an element type that is not supported")
+        raise OnnxNotImported("of an element type that is not supported")
     mel = [2595 * np.log1p(f / 700) / np.log(10) for f in (low, high)]
     steps = np.arange(count + 2) * (mel[1] - mel[0]) / (count + 2) + mel[0]
     places = ((size + 1) * (700 * np.expm1(steps / 2595 * np.log(10))) // rate).astype(int)

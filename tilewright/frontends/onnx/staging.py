@@ -1,8 +1,8 @@
-"""An ONNX model in parts: what `runtime.staged` asks for when shapes, branches or loops are known at run time only.
+"""Partitioning of ONNX models with data-dependent shapes or control flow into subgraphs, for `runtime.staged`.
 
-A `Body` is the model's graph, a branch, the body of a loop, or a function. `OnnxSource.plan` imports those of its nodes
-that can be imported for the shapes at hand into one graph. A node that asks (`values.Ask`) for a number which is not
-known waits, and so does everything that reads its results; then
+An `OnnxBody` is the model's graph, a branch, the body of a loop, or a function. `OnnxSource.plan` imports those of its
+nodes that can be imported for the shapes at hand into one graph. A node that needs a value which is not known yet
+(`values.DataDependentNode`) is postponed, and so is everything that reads its results; then
 
 - if the number is arithmetic on small inputs of this part and tells their values (a target shape, twice a size), the
   import starts again with these as constants, and the runtime makes their values part of the key;
@@ -34,25 +34,25 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import noise
-from ...runtime.parts import Action, BodyInfo, Const, DynamicInfo, Entry, Plan, StoredSource, Tree
+from ...runtime.parts import Action, BodyInfo, DynamicInfo, EmbeddedConstant, Entry, StoredSource, SubgraphPlan, Tree
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
 from ...support.mapped_file import MappedFile
 from ...support.sizes import at_most
 from . import functions, operators, partials, stored  # noqa: F401  (a restored model needs the operators, too)
-from .bodies import Body, declared, node_of
-from .importer import Importer, Scope, _domain, _opsets
-from .node import Node
+from .bodies import OnnxBody, declared, node_of
+from .importer import OnnxImporter, Scope, _domain, _opsets
+from .node import OnnxNode
 from .reader import Model
 from .registry import find
 from .values import (
-    Ask,
+    DataDependentNode,
     Deferred,
-    NotImported,
-    Opaque,
+    OnnxNotImported,
+    OnnxValue,
     Partial,
     Poison,
-    Value,
+    SequenceHandle,
     inputs_of,
     is_arithmetic,
     reached,
@@ -86,7 +86,7 @@ class OnnxSource:
         proto = model.proto.graph
         tensors = model.initializers()
         inputs = tuple(i.name for i in proto.input if i.name not in tensors)
-        main = Body(
+        main = OnnxBody(
             "main", proto.node, inputs, tuple(o.name for o in proto.output), tensors, _opsets(model.proto.opset_import)
         )
         self.bodies = {"main": main}
@@ -113,11 +113,13 @@ class OnnxSource:
         found = self.bodies[body]
         return tuple(n for n in found.reads(todo) if found.initializer(n) is None)
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
         learned: frozenset[str] = frozenset()
         while True:
             try:
-                importer = PartImporter(self, self.bodies[body], todo, frozen | learned)
+                importer = OnnxSubgraphImporter(self, self.bodies[body], todo, frozen | learned)
                 plan = importer.plan(entries)
             except Restart as e:
                 learned |= e.names
@@ -129,7 +131,7 @@ class OnnxSource:
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         found = self.bodies[body]
-        importer = PartImporter(self, found, (node,), frozenset(entries), found.nodes[node].output)
+        importer = OnnxSubgraphImporter(self, found, (node,), frozenset(entries), found.nodes[node].output)
         plan = importer.plan(entries)
         if plan.actions or plan.todo or plan.graph is not None:
             label = f'{found.nodes[node].op_type} "{found.nodes[node].name}"'
@@ -138,10 +140,10 @@ class OnnxSource:
 
     # ---- bodies inside of bodies ----
 
-    def subgraph(self, body: Body, at: int, name: str, graph: onnx.GraphProto) -> str:
+    def subgraph(self, body: OnnxBody, at: int, name: str, graph: onnx.GraphProto) -> str:
         key = f"{body.id}/{at}.{name}"
         if key not in self.bodies:
-            self.bodies[key] = Body(
+            self.bodies[key] = OnnxBody(
                 key,
                 graph.node,
                 tuple(i.name for i in graph.input),
@@ -156,7 +158,7 @@ class OnnxSource:
             )
         return key
 
-    def function(self, body: Body, at: int, node: Node, proto: onnx.FunctionProto) -> str:
+    def function(self, body: OnnxBody, at: int, node: OnnxNode, proto: onnx.FunctionProto) -> str:
         """A call of a function; equal ones of different argument types may have different bodies."""
         number = 0
         while (key := f"{body.id}/{at}.call{number}") in self.bodies:
@@ -169,7 +171,7 @@ class OnnxSource:
             if value is not None:
                 attributes[a.name] = value
         self._protos[key] = proto
-        self.bodies[key] = Body(
+        self.bodies[key] = OnnxBody(
             key,
             proto.node,
             tuple(proto.input),
@@ -209,7 +211,7 @@ class OnnxSource:
             proto = body.nodes[at]
             if rest:
                 with use():
-                    node = node_of(Importer(self.model), body, proto)
+                    node = node_of(OnnxImporter(self.model), body, proto)
                     self.function(body, at, node, onnx.FunctionProto.FromString(base64.b64decode(rest[0])))
             else:
                 self.subgraph(body, at, name, next(a.g for a in proto.attribute if a.name == name))
@@ -221,16 +223,16 @@ class Waiting:
 
     index: int
     ready: bool
-    ask: Ask | None
+    ask: DataDependentNode | None
 
 
-class PartImporter(Importer):
+class OnnxSubgraphImporter(OnnxImporter):
     """Imports the nodes of a stage as far as possible."""
 
     def __init__(
         self,
         source: OnnxSource,
-        body: Body,
+        body: OnnxBody,
         todo: Sequence[int],
         frozen: frozenset[str],
         outputs: Sequence[str] | None = None,
@@ -243,11 +245,11 @@ class PartImporter(Importer):
         #: the node that is being imported, and how often it has asked
         self.at, self.questions = -1, 0
         #: numbers that are arithmetic on inputs and tell less than these, by their questions, with their `sources`
-        self.derived: dict[str, tuple[Value, list[ir.Value]]] = {}
+        self.derived: dict[str, tuple[OnnxValue, list[ir.Value]]] = {}
         #: questions that the next part gets the answers of
         self.asking: list[str] = []
 
-    def plan(self, entries: Mapping[str, Entry]) -> Plan:
+    def plan(self, entries: Mapping[str, Entry]) -> SubgraphPlan:
         body, self.entries = self.body, entries
         tensors = {n: e for n, e in entries.items() if isinstance(e, np.ndarray) and n not in self.frozen}
         self.arguments = list(tensors)
@@ -260,7 +262,7 @@ class PartImporter(Importer):
             self.scope = Scope(opsets=body.opsets, attributes=body.attributes, prefix=body.prefix, depth=body.depth)
             self.scope.nodes, self.scope.outputs = body.nodes, body.outputs
             for (name, a), argument in zip(tensors.items(), block.arguments, strict=True):
-                self.scope.names[name] = Value(from_array(a), argument, name=name)
+                self.scope.names[name] = OnnxValue(from_array(a), argument, name=name)
             self._fixed(entries)
             with ir.InsertionPoint(block):
                 self.scope.pending = {o for i in self.todo for o in body.nodes[i].output if o}
@@ -277,10 +279,10 @@ class PartImporter(Importer):
                 continue
             if isinstance(e, np.ndarray):  # a copy: the caller may change the array
                 self.scope.names[name] = self.constant(e.copy(), name)
-            elif isinstance(e, Const):
+            elif isinstance(e, EmbeddedConstant):
                 self.scope.names[name] = self.constant(e.array, name)
             else:
-                self.scope.names[name] = None if e is None else Opaque(name, e)
+                self.scope.names[name] = None if e is None else SequenceHandle(name, e)
         for name in [*self.body.reads(self.todo), *self.outputs]:
             tensor = self.body.initializer(name)
             if tensor is not None and name not in self.scope.names:
@@ -296,11 +298,11 @@ class PartImporter(Importer):
         output = next((o for o in self.body.nodes[self.at].output if o), "")
         return f"{output}?{self.questions} {what}"
 
-    def answer(self, question: str, value: Value) -> np.ndarray | None:
+    def answer(self, question: str, value: OnnxValue) -> np.ndarray | None:
         found = self.scope.names.get(question)
-        return found.array if isinstance(found, Value) and found.type == value.type else None
+        return found.array if isinstance(found, OnnxValue) and found.type == value.type else None
 
-    def asked(self, node: Node, ask: Ask) -> Sequence[Any]:
+    def asked(self, node: OnnxNode, ask: DataDependentNode) -> Sequence[Any]:
         raise ask
 
     def node(self, proto: onnx.NodeProto, scope: Scope) -> None:
@@ -313,13 +315,13 @@ class PartImporter(Importer):
         elif any(isinstance(r, Partial) for r in read):
             if not self._follow(proto):
                 self._wait(proto, Waiting(self.at, False, None))
-        elif any(isinstance(r, Opaque) for r in read):
+        elif any(isinstance(r, SequenceHandle) for r in read):
             self._wait(proto, Waiting(self.at, True, None))
         else:
             before, self.questions = len(self.checks), 0
             try:
                 super().node(proto, scope)
-            except Ask as ask:
+            except DataDependentNode as ask:
                 del self.checks[before:]  # of a body that is not imported as a whole
                 self._restart(ask)
                 self._wait(proto, Waiting(self.at, True, ask))
@@ -335,10 +337,10 @@ class PartImporter(Importer):
         buffers = [x.buffer if isinstance(x, Partial) else x for x in operands]
         try:
             results = self._import(node, _domain(proto.domain), buffers)
-        except Ask:
+        except DataDependentNode:
             return False
         size = found.buffer.shape[found.axis]
-        fits = all(isinstance(r, Value) and r.shape[axis] == size for r in results)
+        fits = all(isinstance(r, OnnxValue) and r.shape[axis] == size for r in results)
         if not fits or not all(at_most(r.type.size, partials.MOST_ELEMENTS) for r in results):
             return False
         for name, result in zip(proto.output, results, strict=False):
@@ -352,7 +354,7 @@ class PartImporter(Importer):
             if output:
                 self._define(self.scope, output, Deferred(), f"an output of {proto.op_type}")
 
-    def _restart(self, ask: Ask) -> None:
+    def _restart(self, ask: DataDependentNode) -> None:
         """Start again if what is asked for is arithmetic on small inputs and tells what they are; remember it if it
         tells less."""
         if ask.value is None or ask.operator in CONTROL or ask.operator in host.OPERATORS:
@@ -369,15 +371,17 @@ class PartImporter(Importer):
 
     # ---- the result ----
 
-    def _derive(self, block: ir.Block) -> Plan:
+    def _derive(self, block: ir.Block) -> SubgraphPlan:
         """The plan for the derived numbers alone: the stage after it knows them, and has everything else to do.
 
         Where numbers are told by others that have names in the model (a height and a width, of which several sizes are
         made), it knows those: all that is made of them is known too, and not asked for in further stages.
         """
         self.checks.clear()
-        named = {i.ssa: n for n, i in reversed(self.scope.names.items()) if isinstance(i, Value) and i.ssa is not None}
-        known: dict[str, Value] = {}
+        named = {
+            i.ssa: n for n, i in reversed(self.scope.names.items()) if isinstance(i, OnnxValue) and i.ssa is not None
+        }
+        known: dict[str, OnnxValue] = {}
         for question, (value, made_of) in self.derived.items():
             names = [named.get(v, "") for v in made_of]
             if all(n in self.arguments or self._alone(n) for n in names):
@@ -388,14 +392,14 @@ class PartImporter(Importer):
         results = {n: self._tree(n, v, values) for n, v in known.items() if n not in self.arguments}
         feeds = self._return(block, values, results)
         todo = tuple(i for i in self.todo if not known.keys() & set(self.body.nodes[i].output))
-        return Plan(self.graph, feeds, results, [], (), todo, self.frozen.union(known))
+        return SubgraphPlan(self.graph, feeds, results, [], (), todo, self.frozen.union(known))
 
     def _alone(self, name: str) -> bool:
         """Whether a name is the only output of a node of this stage."""
         at = self.body.produced.get(name, -1)
         return at in self.todo and list(self.body.nodes[at].output) == [name]
 
-    def _finish_part(self, block: ir.Block) -> Plan:
+    def _finish_part(self, block: ir.Block) -> SubgraphPlan:
         if self.derived:
             return self._derive(block)
         actions: list[Action] = []
@@ -422,7 +426,7 @@ class PartImporter(Importer):
         outputs = {o for i in todo for o in self.body.nodes[i].output}
         answered = {n for n in self.frozen if n.rpartition("?")[0] in outputs}
         still = frozen | answered | (self.frozen & set(self.body.reads(todo)))
-        return Plan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
+        return SubgraphPlan(graph, feeds, results, self.constants, tuple(actions), todo, frozenset(still))
 
     def _new(self, name: str, item: Any, acting: set[int]) -> bool:
         """Whether the runtime has no entry of a name yet (of initializers only those that it needs)."""
@@ -436,7 +440,7 @@ class PartImporter(Importer):
     def _tree(self, name: str, item: Any, values: dict[ir.Value, int]) -> Tree:
         if item is None:
             return ["none"]
-        if isinstance(item, Opaque):
+        if isinstance(item, SequenceHandle):
             return ["in", item.name]
         if isinstance(item, list):
             return ["list", *[self._tree(name, i, values) for i in item]]
@@ -504,14 +508,16 @@ class PartImporter(Importer):
     def _argument(self, name: str) -> Any:
         """The item of a name; a sequence as a list with one element, for its type."""
         item = self.scope.names.get(name) if name else None
-        if isinstance(item, Opaque):
-            return [Value(from_array(np.asarray(a))) for a in item.entry[:1]]
+        if isinstance(item, SequenceHandle):
+            return [OnnxValue(from_array(np.asarray(a))) for a in item.entry[:1]]
         return item
 
-    def _freeze(self, ask: Ask, inputs: Sequence[str], arguments: Sequence[Any], frozen: set[str]) -> bool:
+    def _freeze(
+        self, ask: DataDependentNode, inputs: Sequence[str], arguments: Sequence[Any], frozen: set[str]
+    ) -> bool:
         """Choose what becomes a constant of the next part, the number asked for or operands; False if that is too
         large."""
-        open_ = [(n, a) for n, a in zip(inputs, arguments, strict=True) if isinstance(a, Value) and not a.constant]
+        open_ = [(n, a) for n, a in zip(inputs, arguments, strict=True) if isinstance(a, OnnxValue) and not a.constant]
         value, ends = ask.value, {a.ssa for _, a in open_}
         if value is not None and ask.question and value.ssa not in ends and _few(value.type.size, value.dtype):
             self.scope.names[ask.question] = value  # it is made of operands, and tells no more than they do
@@ -534,11 +540,11 @@ def _few(size: int, dtype: str) -> bool:
     return size <= (FLOATS if "f" in dtype else INTEGERS)
 
 
-def _attributes(node: Node) -> dict[str, Any]:
+def _attributes(node: OnnxNode) -> dict[str, Any]:
     """The attributes of a node that are numbers, strings, or lists of these."""
     graphs = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TYPE_PROTO)
     try:
         found = {a.name: node.attr(a.name) for a in node.proto.attribute if a.type not in graphs}
-    except NotImported as e:
+    except OnnxNotImported as e:
         raise UnsupportedError(str(e), stage="import", operator=node.label) from None
     return {k: v for k, v in found.items() if v is not None}

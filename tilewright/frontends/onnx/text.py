@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 STRINGS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit")
 
 
 @onnx_op(*STRINGS, since=10)
 def strings(n, *operands):
-    raise NotImported("string tensors are not supported")
+    raise OnnxNotImported("string tensors are not supported")
 
 
 @onnx_op("ImageDecoder", since=20)
 def image_decoder(n, *operands):
-    raise NotImported("images in files are to be decoded before the model runs")
+    raise OnnxNotImported("images in files are to be decoded before the model runs")
 
 
 @onnx_op("TfIdfVectorizer", since=9)
 def tf_idf(n, x):
     """For every n-gram of the pool how often it occurs: windows of x compared with all grams of one length at once."""
     if n.attr("pool_strings"):
-        raise NotImported("of strings")
+        raise OnnxNotImported("of strings")
     mode, low, high = n.required("mode"), n.required("min_gram_length"), n.required("max_gram_length")
     pool, starts, places = n.required("pool_int64s"), n.required("ngram_counts"), n.required("ngram_indexes")
     skips = n.required("max_skip_count")

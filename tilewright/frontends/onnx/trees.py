@@ -10,7 +10,7 @@ from ...ir.types import NUMPY, is_float
 from ...ops.trees import COMPARISONS, EQUAL, GREATER, LESS, NAN
 from .ml import DOMAIN, classify, labels_of, post_transform
 from .registry import onnx_op
-from .values import NotImported
+from .values import OnnxNotImported
 
 TESTS = {
     "BRANCH_LEQ": LESS | EQUAL,
@@ -148,7 +148,7 @@ def old_forest(n, kind: str) -> Forest:
             forest.leaf()
             continue
         if mode not in TESTS:
-            raise NotImported(f"with nodes of mode {mode}")
+            raise OnnxNotImported(f"with nodes of mode {mode}")
         a, c = place(trees[k], yes[k]), place(trees[k], no[k])
         children |= {a, c}
         forest.add(features[k], splits[k], TESTS[mode] | (NAN if missing[k] else 0), a, c)

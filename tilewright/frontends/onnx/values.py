@@ -15,7 +15,7 @@ from ...support.errors import UnsupportedError
 
 
 @dataclass(eq=False)
-class Value(Typed):
+class OnnxValue(Typed):
     """A tensor: a value in the IR, or an array that enters the IR when an operator first uses it.
 
     `array` is set for initializers and folded constants. `later` computes the array of a tensor that only depends on
@@ -54,7 +54,7 @@ class Deferred(Poison):
 
 
 @dataclass(frozen=True, eq=False)
-class Opaque(Poison):
+class SequenceHandle(Poison):
     """Stands for a list of arrays that the runtime holds under `name`: its length is not part of any program."""
 
     name: str
@@ -68,13 +68,13 @@ class Partial(Poison):
     What an import function returns for an operator that writes into the largest buffer it may need.
     """
 
-    buffer: Value
-    count: Value
+    buffer: OnnxValue
+    count: OnnxValue
     axis: int = 0
 
 
 @dataclass(frozen=True)
-class Failure:
+class OnnxFailure:
     """One node that cannot be imported; `needs` names model inputs whose values would help."""
 
     operator: str
@@ -85,7 +85,7 @@ class Failure:
     run_time: bool = False
 
 
-class NotImported(Exception):
+class OnnxNotImported(Exception):
     """Raised by an import function for a node (or a use of it) that is not supported: collected, not fatal.
 
     `needs` names the model inputs on whose values the node depends where it could be imported if they were constants.
@@ -96,7 +96,7 @@ class NotImported(Exception):
         self.needs = needs
 
 
-class Ask(NotImported):
+class DataDependentNode(OnnxNotImported):
     """Raised by an import function that needs what only a run can tell: the number in `value`, or the size of a result.
 
     A model with such nodes is compiled in parts, at run time (`staging`); `value` is the tensor asked for, None where
@@ -104,7 +104,7 @@ class Ask(NotImported):
     """
 
     def __init__(
-        self, message: str, value: Value | None = None, needs: frozenset[str] = frozenset(), question: str = ""
+        self, message: str, value: OnnxValue | None = None, needs: frozenset[str] = frozenset(), question: str = ""
     ) -> None:
         super().__init__(message, needs)
         self.value = value
@@ -120,7 +120,7 @@ class NeedsValues(UnsupportedError):
     needs: frozenset[str] = frozenset()
 
 
-def inputs_of(value: Value) -> set[int]:
+def inputs_of(value: OnnxValue) -> set[int]:
     """Positions of the arguments of @main that a tensor is computed from."""
     found: set[int] = set()
     seen: set[ir.Operation] = set()
@@ -142,7 +142,7 @@ ARITHMETIC = frozenset({
 })  # fmt: skip
 
 
-def is_arithmetic(value: Value) -> bool:
+def is_arithmetic(value: OnnxValue) -> bool:
     """Whether a tensor is computed from arguments of @main as shapes are: element by element, or read at known places.
 
     Not so are results of tables, sums, comparisons ...: they are the same for many values of the arguments.
@@ -168,7 +168,7 @@ LOSSLESS = frozenset({
 })  # fmt: skip
 
 
-def sources(value: Value) -> list[ir.Value]:
+def sources(value: OnnxValue) -> list[ir.Value]:
     """The arguments of @main and the results of operators that lose something which are known once a tensor is known.
 
     It is made of them by operators that lose nothing, has as many elements as they have together, and nothing can
@@ -194,7 +194,7 @@ def sources(value: Value) -> list[ir.Value]:
     return found if sum(type_of(v).size for v in found) <= value.type.size else [value.ssa]
 
 
-def reached(value: Value, ends: set[ir.Value]) -> set[ir.Value]:
+def reached(value: OnnxValue, ends: set[ir.Value]) -> set[ir.Value]:
     """Those of `ends` that a tensor is computed from, as far as others of them do not lie between."""
     todo, found, seen = [value.ssa], set(), set()
     while todo:
@@ -207,7 +207,7 @@ def reached(value: Value, ends: set[ir.Value]) -> set[ir.Value]:
     return found
 
 
-def report(failures: list[Failure], source: str) -> UnsupportedError:
+def report(failures: list[OnnxFailure], source: str) -> UnsupportedError:
     """All failures as one error: a line an operator and reason, with its count and its first nodes."""
     groups: dict[tuple[str, str], list[str]] = {}
     for f in failures:

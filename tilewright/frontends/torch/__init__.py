@@ -13,7 +13,7 @@ from ..protocol import Wanted, is_a
 if TYPE_CHECKING:
     from ...ir.graph import Graph
     from ...runtime.parts import Source, StoredSource
-    from .program import Program
+    from .program import TorchProgram
 
 
 class Torch:
@@ -26,7 +26,7 @@ class Torch:
         return (
             is_a(source, "torch.nn", "Module")
             or is_a(source, "torch.export", "ExportedProgram")
-            or is_a(source, f"{__name__}.program", "Program")
+            or is_a(source, f"{__name__}.program", "TorchProgram")
         )
 
     def load(self, source: Any, wanted: Wanted) -> Graph:
@@ -60,10 +60,10 @@ class Torch:
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:
         raise UsageError("programs of PyTorch that run in parts are not stored", stage="specialize")
 
-    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> Program:
-        from .program import Program
+    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+        from .program import TorchProgram
 
-        return Program.of(source, examples, dynamic_shapes)
+        return TorchProgram.of(source, examples, dynamic_shapes)
 
 
 FRONT_END = Torch()

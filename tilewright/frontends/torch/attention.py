@@ -9,13 +9,14 @@ import numpy as np
 
 from ...support.sizes import is_open
 from .create import dropout
-from .node import Node, Tensor, broadcast
+from .node import FxNode, FxTensor, broadcast
 from .registry import aten
 
 
 @aten("scaled_dot_product_attention")
-def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-              is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Any:  # fmt: skip
+def attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, attn_mask: FxTensor | None = None,
+              dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+              enable_gqa: bool = False) -> Any:  # fmt: skip
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
     scale = factor_of(n, q, scale)
     mask = attn_mask
@@ -30,22 +31,22 @@ def attention(n: Node, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None
     q = n.expand(q, (*batch, heads, *q.shape[2:]))
     shared = max(k.shape[1], v.shape[1]) if enable_gqa else heads
     k, v = (n.expand(t, (*batch, shared, *t.shape[2:])) for t in (k, v))
-    if dropout_p or isinstance(scale, Tensor):
+    if dropout_p or isinstance(scale, FxTensor):
         return n.reshape(_written_out(n, q, k, v, mask, scale, is_causal, dropout_p), n.shape)
     made = n("attention", q, k, v, mask, scale=scale, causal=is_causal)
     return n.reshape(made, n.shape)
 
 
-def factor_of(n: Node, q: Tensor, scale: Any) -> Any:
+def factor_of(n: FxNode, q: FxTensor, scale: Any) -> Any:
     """What scores are multiplied by: a float, or a tensor where it depends on an open size."""
     if scale is None and is_open(q.shape[-1]):
         return n("rsqrt", n.tensor(q.shape[-1], "f64" if q.dtype == "f64" else "f32"))
-    if isinstance(scale, Tensor):
+    if isinstance(scale, FxTensor):
         return scale
     return 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
 
 
-def _written_out(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: Any, causal: bool,
+def _written_out(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, mask: FxTensor | None, scale: Any, causal: bool,
                  p: float) -> Any:  # fmt: skip
     """Attention of heads of any size, or that forgets some of the weights, others in every run."""
     if k.shape[1] != q.shape[1]:
@@ -62,15 +63,15 @@ def _written_out(n: Node, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, 
     return n("matmul", weights, v)
 
 
-def lower_triangle(n: Node, rows: int, columns: int) -> Tensor:
+def lower_triangle(n: FxNode, rows: int, columns: int) -> FxTensor:
     """[rows, columns]: which columns are at most as far as the row."""
     if is_open(rows, columns):
-        made: Tensor = n("greater_equal", n.unsqueeze(n.count(rows), 1), n.count(columns))
+        made: FxTensor = n("greater_equal", n.unsqueeze(n.count(rows), 1), n.count(columns))
         return made
     return n.constant(np.tril(np.ones((rows, columns), bool)))
 
 
-def _four(n: Node, x: Tensor) -> Tensor:
+def _four(n: FxNode, x: FxTensor) -> FxTensor:
     """With four dimensions: outer ones become one, missing ones are added."""
     if x.rank > 4:
         return n.reshape(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))

@@ -12,14 +12,14 @@ import numpy as np
 from ...support.sizes import is_open, larger
 from .attention import factor_of, lower_triangle
 from .conv import _each, halved
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 # ---- convolution -----------------------------------------------------------------------------------------------------
 
 
 @aten("convolution_backward")
-def convolution_backward(n: Node, dy: Tensor, x: Tensor, w: Tensor, bias_sizes: Any, stride: Any, padding: Any,
+def convolution_backward(n: FxNode, dy: FxTensor, x: FxTensor, w: FxTensor, bias_sizes: Any, stride: Any, padding: Any,
                          dilation: Any, transposed: bool, output_padding: Any, groups: int,
                          mask: Sequence[bool]) -> list[Any]:  # fmt: skip
     """What is wanted of the gradients of x, the weights and the bias."""
@@ -40,7 +40,7 @@ def convolution_backward(n: Node, dy: Tensor, x: Tensor, w: Tensor, bias_sizes: 
     return [dx, dw, db]
 
 
-def _back(n: Node, dy: Tensor, x: Tensor, w: Tensor, how: dict[str, Any]) -> Tensor:
+def _back(n: FxNode, dy: FxTensor, x: FxTensor, w: FxTensor, how: dict[str, Any]) -> FxTensor:
     """The gradient of x: a transposed convolution, which also reaches the last elements that the strides left out."""
     r = w.rank - 2
     reach = [
@@ -50,19 +50,19 @@ def _back(n: Node, dy: Tensor, x: Tensor, w: Tensor, how: dict[str, Any]) -> Ten
     rest = tuple(d - e for d, e in zip(x.shape[2:], reach, strict=True))
     # how many there are is not known for open sizes: as many as there can be, of which the caller takes the first
     rest = tuple(s - 1 if is_open(e) else e for s, e in zip(how["strides"], rest, strict=True))
-    made: Tensor = n("conv_transpose", dy, w, None, output_padding=rest, **how)
+    made: FxTensor = n("conv_transpose", dy, w, None, output_padding=rest, **how)
     return made
 
 
-def _first(n: Node, x: Tensor, shape: Sequence[int]) -> Tensor:
+def _first(n: FxNode, x: FxTensor, shape: Sequence[int]) -> FxTensor:
     """The first elements of x in every dimension, as many as `shape` says."""
     for axis, size in enumerate(shape):
         x = n.slice(x, axis, 0, size)
     return x
 
 
-def _of_weights(n: Node, small: Tensor, wide: Tensor, shape: Sequence[int], stride: Sequence[int],
-                pads: Sequence[int], dilation: Sequence[int], groups: int) -> Tensor:  # fmt: skip
+def _of_weights(n: FxNode, small: FxTensor, wide: FxTensor, shape: Sequence[int], stride: Sequence[int],
+                pads: Sequence[int], dilation: Sequence[int], groups: int) -> FxTensor:  # fmt: skip
     """The gradient of weights [groups * a, b, *kernel]: for each place of the kernel, the sum over the batch and the
     positions of `small` [N, groups * a, *] times what lies under that place in `wide` [N, groups * b, *]."""
     r, batch = len(pads), small.shape[0]
@@ -100,8 +100,8 @@ def _windows(size: int, out: int, kernel: int, stride: int, pad: int, dilation: 
 
 
 @aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
-def max_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-                      ceil_mode: bool, indices: Tensor) -> Any:  # fmt: skip
+def max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+                      ceil_mode: bool, indices: FxTensor) -> Any:  # fmt: skip
     """Every place adds up the gradients of those windows around it that chose it: in one order, by all threads."""
     r = int(n.overload.split("max_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
@@ -127,7 +127,7 @@ def max_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
     return n.reshape(n("reduce_sum", sums, axes=axes), n.shape)
 
 
-def spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarray, size: int) -> Tensor:
+def spread(n: FxNode, dy: FxTensor, axis: int, table: np.ndarray, weights: np.ndarray, size: int) -> FxTensor:
     """The gradient of ``resample(x, table, weights, axis)`` for an x of this size."""
     n.known(size, len(table))
     out, taps = table.shape
@@ -137,13 +137,13 @@ def spread(n: Node, dy: Tensor, axis: int, table: np.ndarray, weights: np.ndarra
     most = max(int(used.sum(1).max(initial=0)), 1)
     order = np.argsort(~used, axis=1, kind="stable")[:, :most]
     order, weights = halved(order, np.take_along_axis(matrix, order, 1), np.maximum(used.sum(1), 1))
-    made: Tensor = n("resample", dy, n.constant(order), n.constant(weights, dy.dtype), axis=axis)
+    made: FxTensor = n("resample", dy, n.constant(order), n.constant(weights, dy.dtype), axis=axis)
     return made
 
 
 @aten("avg_pool2d_backward", "avg_pool3d_backward")
-def avg_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
-                      count_include_pad: bool, divisor_override: int | None) -> Any:  # fmt: skip
+def avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Any, stride: Any, padding: Any,
+                      ceil_mode: bool, count_include_pad: bool, divisor_override: int | None) -> Any:  # fmt: skip
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
     kernel = _each(kernel_size, r)
@@ -166,7 +166,7 @@ def avg_pool_backward(n: Node, dy: Tensor, x: Tensor, kernel_size: Any, stride: 
 
 
 @aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(n: Node, dy: Tensor, x: Tensor) -> Any:
+def adaptive_avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor) -> Any:
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
     for axis in range(x.rank - r, x.rank):
@@ -182,25 +182,25 @@ def adaptive_avg_pool_backward(n: Node, dy: Tensor, x: Tensor) -> Any:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-def _weights(n: Node, q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Tensor:
+def _weights(n: FxNode, q: FxTensor, k: FxTensor, causal: bool, mask: FxTensor | None, scale: float | None) -> FxTensor:
     """The scores [N, heads, rows, columns] before the softmax."""
     scores = n("mul", n("matmul", q, n.transpose(k, (0, 1, 3, 2))), n.tensor(factor_of(n, q, scale), q.dtype))
     if mask is not None:
         scores = n("add", scores, n.cast(mask, scores.dtype))
     if causal:
         scores = n("where", lower_triangle(n, q.shape[2], k.shape[2]), scores, n.full((), -np.inf, scores.dtype))
-    made: Tensor = scores
+    made: FxTensor = scores
     return made
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
-def flash_attention(n: Node, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
-                    attn_mask: Tensor | None = None, scale: float | None = None) -> list[Any]:  # fmt: skip
+def flash_attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, dropout_p: float = 0.0, is_causal: bool = False,
+                    *, attn_mask: FxTensor | None = None, scale: float | None = None) -> list[Any]:  # fmt: skip
     """Attention, and the logarithm of the sums of the exponents [N, heads, rows], where it is used."""
     n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
     factor = factor_of(n, q, scale)
-    if {u.args[1] for u in n.node.users if u.users} <= {0} and not isinstance(factor, Tensor):
+    if {u.args[1] for u in n.node.users if u.users} <= {0} and not isinstance(factor, FxTensor):
         mask = None if attn_mask is None else n.ranks(n.cast(attn_mask, q.dtype), 4)
         return [n("attention", q, k, v, mask, scale=factor, causal=is_causal), None]
     wide = "f64" if q.dtype == "f64" else "f32"
@@ -211,8 +211,8 @@ def flash_attention(n: Node, q: Tensor, k: Tensor, v: Tensor, dropout_p: float =
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward")
-def flash_attention_backward(n: Node, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor,
-                             dropout_p: float, is_causal: bool, *, attn_mask: Tensor | None = None,
+def flash_attention_backward(n: FxNode, dy: FxTensor, q: FxTensor, k: FxTensor, v: FxTensor, y: FxTensor,
+                             sums: FxTensor, dropout_p: float, is_causal: bool, *, attn_mask: FxTensor | None = None,
                              scale: float | None = None) -> list[Any]:  # fmt: skip
     """Dao et al., FlashAttention (2022), appendix B: the weights are computed anew from the sums."""
     n.need(dropout_p == 0, "with dropout")

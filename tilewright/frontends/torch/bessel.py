@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .formulas import Real
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 #: beyond these the asymptotic series are used
@@ -47,7 +47,7 @@ def scaled_i(x: Real, order: int) -> Real:
 
 
 @aten("i0", "special_i0", "special_i1", "special_modified_bessel_i0", "special_modified_bessel_i1")
-def modified_i(n: Node, x: Tensor) -> Tensor:
+def modified_i(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     made = scaled_i(v, int(n.overload.endswith("1")))
     half = (v.abs() * 0.5).exp()  # in two factors: the product overflows where the function does
@@ -55,7 +55,7 @@ def modified_i(n: Node, x: Tensor) -> Tensor:
 
 
 @aten("special_i0e", "special_i1e")
-def modified_i_scaled(n: Node, x: Tensor) -> Tensor:
+def modified_i_scaled(n: FxNode, x: FxTensor) -> FxTensor:
     return n.cast(scaled_i(Real.of(n, x), int(n.overload.endswith("i1e"))).t, n.dtype)
 
 
@@ -92,7 +92,7 @@ def small_k(x: Real, order: int) -> Real:
 
 @aten("special_modified_bessel_k0", "special_modified_bessel_k1", "special_scaled_modified_bessel_k0",
       "special_scaled_modified_bessel_k1")  # fmt: skip
-def modified_k(n: Node, x: Tensor) -> Tensor:
+def modified_k(n: FxNode, x: FxTensor) -> FxTensor:
     v, order, scaled = Real.of(n, x), int(n.overload.endswith("k1")), "scaled" in n.overload
     low, near, far = v <= 2.0, v.at_most(2.0), v.at_least(2.0)
     small, large = small_k(near, order), scaled_k(far, order)
@@ -127,7 +127,7 @@ def ordinary_j(near: Real, order: int) -> Real:
 
 
 @aten("special_bessel_j0", "special_bessel_j1")
-def bessel_j(n: Node, x: Tensor) -> Tensor:
+def bessel_j(n: FxNode, x: FxTensor) -> FxTensor:
     v, order = Real.of(n, x), int(n.overload.endswith("1"))
     size = v.abs()
     far, _ = waves(size.at_least(ORDINARY).at_most(1e300), order, math.pi / 4 + order * math.pi / 2)
@@ -137,7 +137,7 @@ def bessel_j(n: Node, x: Tensor) -> Tensor:
 
 
 @aten("special_bessel_y0", "special_bessel_y1")
-def bessel_y(n: Node, x: Tensor) -> Tensor:
+def bessel_y(n: FxNode, x: FxTensor) -> FxTensor:
     """Up to `ORDINARY` by the series of functions J of higher order (Neumann), each of which is an integral with other
     weights."""
     v, order = Real.of(n, x), int(n.overload.endswith("1"))
@@ -157,7 +157,7 @@ def bessel_y(n: Node, x: Tensor) -> Tensor:
 
 
 @aten("special_spherical_bessel_j0")
-def spherical_j0(n: Node, x: Tensor) -> Tensor:
+def spherical_j0(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     none = v.equal(0.0)
     made = none.where(1.0, v.sin() / none.where(1.0, v))
@@ -171,7 +171,7 @@ AIRY_LOW, AIRY_HIGH = -8.0, 3.0
 
 
 @aten("special_airy_ai")
-def airy(n: Node, x: Tensor) -> Tensor:
+def airy(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     near = v.at_least(AIRY_LOW).at_most(AIRY_HIGH)
     f, g = [1.0], [1.0]

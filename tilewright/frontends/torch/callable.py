@@ -20,10 +20,10 @@ from ...support.errors import InputError, UnsupportedError
 from ...support.formulas import evaluate, formula
 from ...support.sizes import Size
 from . import arrays
-from .node import Tensor, is_complex
+from .node import FxTensor, is_complex
 
 
-class Call:
+class CallingConvention:
     """What goes in and out of a program, and how it is nested."""
 
     def __init__(self, exported: ExportedProgram, name: str, parameters: inspect.Signature | None) -> None:
@@ -48,7 +48,7 @@ class Call:
         #: what the graph returns: its nodes, or constants
         self.returned = list(next(n for n in exported.graph.nodes if n.op == "output").args[0])
 
-    def copied(self, memo: dict[int, Any]) -> Call:
+    def copied(self, memo: dict[int, Any]) -> CallingConvention:
         """The same with buffers of its own."""
         made = copy.copy(self)
         made.buffers = copy.deepcopy(self.buffers, memo)
@@ -59,7 +59,7 @@ class Call:
         return {k: v for k, v in self.__dict__.items() if k not in ("specs", "by_target", "returned")}
 
     def outputs(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Names and values of what the graph returns; `results` are `Tensor`s (or nodes that stand for them), or what
+        """Names and values of what the graph returns; `results` are `FxTensor`s (or nodes that stand for them), or what
         the program returns as it is."""
         made: list[tuple[str, Any]] = []
         names = iter(self.result_names)
@@ -75,7 +75,7 @@ class Call:
                 self.results.append(("buffer" if buffer else "argument", len(made), target))
             elif spec.kind != OutputKind.USER_OUTPUT:
                 raise UnsupportedError(f"results of kind {spec.kind.name} are not supported", stage="import")
-            elif isinstance(value, (Tensor, torch.fx.Node)):
+            elif isinstance(value, (FxTensor, torch.fx.Node)):
                 kind = "complex" if is_complex(meta) else "output" if isinstance(meta, torch.Tensor) else "number"
                 self.results.append((kind, len(made)))
             else:
@@ -97,7 +97,7 @@ class TorchExecutable:
     InputError for arguments of another structure, shape or dtype.
     """
 
-    def __init__(self, executable: Any, call: Call) -> None:
+    def __init__(self, executable: Any, call: CallingConvention) -> None:
         self.executable, self.call = executable, call
         self._names = [i.name for i in executable.inputs]
         self._takes_out = "out" not in call.parameters.parameters
@@ -313,4 +313,4 @@ def _result_names(spec: pytree.TreeSpec | None) -> list[str]:
     return names
 
 
-__all__ = ["Call", "TorchExecutable"]
+__all__ = ["CallingConvention", "TorchExecutable"]

@@ -10,16 +10,16 @@ import torch
 
 from . import elementwise, shape
 from .linear import explicit
-from .node import COMPLEX, Node, Tensor, is_complex
+from .node import COMPLEX, FxNode, FxTensor, is_complex
 from .registry import aten
 
 Pair = tuple[Any, Any]
 
 
-def parts(n: Node, position: int, x: Any, dtype: str | None = None) -> Pair:
+def parts(n: FxNode, position: int, x: Any, dtype: str | None = None) -> Pair:
     """Real and imaginary part of an argument of the node, in the dtype given or that of its result."""
     dtype = dtype or n.dtype
-    if isinstance(x, Tensor):
+    if isinstance(x, FxTensor):
         given = n.node.args[position]
         if isinstance(given, torch.fx.Node) and is_complex(given.meta.get("val")):
             return halves(n, n.cast(x, dtype))
@@ -28,13 +28,13 @@ def parts(n: Node, position: int, x: Any, dtype: str | None = None) -> Pair:
     return n.tensor(number.real, dtype), n.tensor(number.imag, dtype)
 
 
-def halves(n: Node, x: Tensor) -> Pair:
+def halves(n: FxNode, x: FxTensor) -> Pair:
     last = x.rank - 1
     re, im = (n.reshape(n.slice(x, last, i, 1), x.shape[:-1]) for i in range(2))
     return re, im
 
 
-def joined(n: Node, re: Tensor, im: Tensor) -> Tensor:
+def joined(n: FxNode, re: FxTensor, im: FxTensor) -> FxTensor:
     """A complex tensor of the shape of the node's result."""
     dims = n.shape[:-1]
     return n.concat([n.unsqueeze(n.expand(n.cast(v, n.dtype), dims), len(dims)) for v in (re, im)], len(dims))
@@ -44,33 +44,33 @@ def joined(n: Node, re: Tensor, im: Tensor) -> Tensor:
 
 
 @aten("complex.complex")
-def pair(n: Node, re: Tensor, im: Tensor) -> Tensor:
+def pair(n: FxNode, re: FxTensor, im: FxTensor) -> FxTensor:
     return joined(n, re, im)
 
 
 @aten("complex.polar")
-def polar(n: Node, radius: Tensor, angle: Tensor) -> Tensor:
+def polar(n: FxNode, radius: FxTensor, angle: FxTensor) -> FxTensor:
     return joined(n, n("mul", radius, n("cos", angle)), n("mul", radius, n("sin", angle)))
 
 
 @aten("complex.view_as_complex", "complex.view_as_real")
-def view_as(n: Node, x: Tensor) -> Tensor:
+def view_as(n: FxNode, x: FxTensor) -> FxTensor:
     return x
 
 
 @aten("complex.real", "complex.imag")
-def part(n: Node, x: Tensor) -> Tensor:
+def part(n: FxNode, x: FxTensor) -> FxTensor:
     return halves(n, x)[n.overload == "aten.imag"]
 
 
 @aten("complex.abs", "complex.angle")
-def magnitude(n: Node, x: Tensor) -> Any:
+def magnitude(n: FxNode, x: FxTensor) -> Any:
     re, im = halves(n, x)
     return elementwise.hypot(n, re, im) if n.overload == "aten.abs" else elementwise.atan2(n, im, re)
 
 
 @aten("complex._to_copy", "complex.prims.convert_element_type")
-def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Any:
+def convert(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> Any:
     given, result = n.node.args[0], n.node.meta["val"]
     if not isinstance(given, torch.fx.Node) or not is_complex(given.meta["val"]):
         return joined(n, n.cast(x, n.dtype), n.tensor(0, n.dtype))
@@ -86,7 +86,7 @@ def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Any:
 
 
 @aten("complex.add.Tensor", "complex.sub.Tensor", "complex.add.Scalar", "complex.sub.Scalar")
-def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
+def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
     (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
     if alpha != 1:
         c, d = product((c, d), n, alpha)
@@ -94,25 +94,25 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
     return joined(n, n(kind, a, c), n(kind, b, d))
 
 
-def product(x: Pair, n: Node, factor: Any) -> Pair:
+def product(x: Pair, n: FxNode, factor: Any) -> Pair:
     number = complex(factor)
     return times(n, x, (n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype)))
 
 
-def times(n: Node, x: Pair, y: Pair) -> Pair:
+def times(n: FxNode, x: Pair, y: Pair) -> Pair:
     (a, b), (c, d) = x, y
     return n("sub", n("mul", a, c), n("mul", b, d)), n("add", n("mul", a, d), n("mul", b, c))
 
 
 @aten("complex.mul.Tensor", "complex.mul.Scalar")
-def mul(n: Node, x: Any, y: Any) -> Any:
+def mul(n: FxNode, x: Any, y: Any) -> Any:
     return joined(n, *times(n, parts(n, 0, x), parts(n, 1, y)))
 
 
 @aten("complex.div.Tensor", "complex.div.Scalar")
-def div(n: Node, x: Any, y: Any) -> Any:
+def div(n: FxNode, x: Any, y: Any) -> Any:
     """Divided by the larger part of the divisor first, so that nothing overflows on the way (Smith)."""
-    if not isinstance(y, complex) and not isinstance(y, Tensor):
+    if not isinstance(y, complex) and not isinstance(y, FxTensor):
         return n("div", n.cast(x, n.dtype), n.tensor(y, n.dtype))
     (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
     large = n("greater_equal", n("abs", c), n("abs", d))
@@ -125,12 +125,12 @@ def div(n: Node, x: Any, y: Any) -> Any:
 
 
 @aten("complex.neg")
-def neg(n: Node, x: Tensor) -> Any:
+def neg(n: FxNode, x: FxTensor) -> Any:
     return n("neg", x)
 
 
 @aten("complex._conj", "complex._conj_physical", "complex.conj_physical", "complex._neg_view")
-def conjugate(n: Node, x: Tensor) -> Any:
+def conjugate(n: FxNode, x: FxTensor) -> Any:
     if n.overload == "aten._neg_view":
         return n("neg", x)
     re, im = halves(n, x)
@@ -139,12 +139,12 @@ def conjugate(n: Node, x: Tensor) -> Any:
 
 @aten("complex.resolve_conj", "complex.resolve_neg", "complex.clone", "complex.alias", "complex.detach",
       "complex.lift_fresh_copy", "complex.contiguous")  # fmt: skip
-def same(n: Node, x: Tensor, **_: Any) -> Tensor:
+def same(n: FxNode, x: FxTensor, **_: Any) -> FxTensor:
     return x
 
 
 @aten("complex.sigmoid", "complex.exp", "complex.silu")
-def function(n: Node, x: Tensor) -> Any:
+def function(n: FxNode, x: FxTensor) -> Any:
     """e^z, 1 / (1 + e^-z), z / (1 + e^-z)."""
     re, im = halves(n, x)
     if n.overload == "aten.exp":
@@ -158,15 +158,15 @@ def function(n: Node, x: Tensor) -> Any:
 
 
 @aten("complex.eq.Tensor", "complex.ne.Tensor", "complex.eq.Scalar", "complex.ne.Scalar")
-def compare(n: Node, x: Any, y: Any) -> Any:
-    dtype = next(v.dtype for v in (x, y) if isinstance(v, Tensor))
+def compare(n: FxNode, x: Any, y: Any) -> Any:
+    dtype = next(v.dtype for v in (x, y) if isinstance(v, FxTensor))
     (a, b), (c, d) = parts(n, 0, x, dtype), parts(n, 1, y, dtype)
     same_parts = n("and", n("equal", a, c), n("equal", b, d))
     return n("not", same_parts) if ".ne." in n.overload else same_parts
 
 
 @aten("complex.sum.dim_IntList", "complex.sum", "complex.mean", "complex.mean.dim")
-def total(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     rank = x.rank - 1
     given = [dim] if isinstance(dim, int) else list(dim or range(rank))
     axes = tuple(sorted(a % max(rank, 1) for a in given)) if rank else ()
@@ -175,7 +175,7 @@ def total(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) 
 
 
 @aten("complex.matmul", "complex.mm", "complex.bmm")
-def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
+def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
     if not math.prod(n.shape) or not math.prod(x.shape):
         return n.full(n.shape, 0, n.dtype)
@@ -184,7 +184,7 @@ def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @aten("complex.einsum")
-def einsum(n: Node, equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Any:
+def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: Any = None) -> Any:
     """One operand after the other is multiplied to the sum of products so far; letters that others need stay."""
     n.need(not any(0 in t.shape for t in tensors), "of empty tensors")
     given: Any = n.node.args[1]
@@ -206,7 +206,7 @@ def einsum(n: Node, equation: str, tensors: Sequence[Tensor], *, path: Any = Non
     return joined(n, made[0], n.tensor(0, n.dtype) if made[1] is None else made[1])
 
 
-def _products(n: Node, equation: str, x: Pair, y: Pair) -> list[Any]:
+def _products(n: FxNode, equation: str, x: Pair, y: Pair) -> list[Any]:
     """Real and imaginary part of an einsum of two; None is an imaginary part that is 0."""
 
     def product(kind: str, p: tuple[Any, Any], q: tuple[Any, Any]) -> Any:
@@ -222,24 +222,24 @@ def _products(n: Node, equation: str, x: Pair, y: Pair) -> list[Any]:
 # ---- moving --------------------------------------------------------------------------------------------------------
 
 
-def front(x: Tensor, dim: int) -> int:
+def front(x: FxTensor, dim: int) -> int:
     """A dimension of a complex tensor, counted from the front."""
     return dim % max(x.rank - 1, 1)
 
 
 @aten("complex.view", "complex.reshape", "complex._unsafe_view", "complex.squeeze.dims", "complex.squeeze.dim",
       "complex.squeeze", "complex.unsqueeze", "complex.flatten.using_ints", "complex.view_copy")  # fmt: skip
-def reshape(n: Node, x: Tensor, *_: Any) -> Tensor:
+def reshape(n: FxNode, x: FxTensor, *_: Any) -> FxTensor:
     return n.reshape(x, n.shape)
 
 
 @aten("complex.permute")
-def permute(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
+def permute(n: FxNode, x: FxTensor, dims: Sequence[int]) -> FxTensor:
     return n.transpose(x, [*(front(x, d) for d in dims), x.rank - 1])
 
 
 @aten("complex.transpose.int", "complex.t")
-def transpose(n: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+def transpose(n: FxNode, x: FxTensor, first: int = 0, second: int = 1) -> FxTensor:
     order = list(range(x.rank))
     a, b = (front(x, d) for d in (first, second))
     if x.rank > 2:
@@ -248,40 +248,40 @@ def transpose(n: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
 
 
 @aten("complex.expand")
-def expand(n: Node, x: Tensor, size: Sequence[int], **_: Any) -> Tensor:
+def expand(n: FxNode, x: FxTensor, size: Sequence[int], **_: Any) -> FxTensor:
     return n.expand(n.reshape(x, (1,) * (len(n.shape) - x.rank) + x.shape), n.shape)
 
 
 @aten("complex.slice.Tensor")
-def slice_(n: Node, x: Tensor, dim: int = 0, *limits: Any) -> Any:
+def slice_(n: FxNode, x: FxTensor, dim: int = 0, *limits: Any) -> Any:
     return shape.slice_(n, x, front(x, dim), *limits)
 
 
 @aten("complex.select.int")
-def select(n: Node, x: Tensor, dim: int, index: int) -> Any:
+def select(n: FxNode, x: FxTensor, dim: int, index: int) -> Any:
     return shape.select(n, x, front(x, dim), index)
 
 
 @aten("complex.cat")
-def cat(n: Node, xs: Sequence[Tensor], dim: int = 0) -> Any:
+def cat(n: FxNode, xs: Sequence[FxTensor], dim: int = 0) -> Any:
     kept = [n.cast(x, n.dtype) for x in xs if x.shape != (0, 2)]
     return n.concat(kept, dim % (len(n.shape) - 1)) if kept else n.full(n.shape, 0, n.dtype)
 
 
 @aten("complex.flip")
-def flip(n: Node, x: Tensor, dims: Sequence[int]) -> Any:
+def flip(n: FxNode, x: FxTensor, dims: Sequence[int]) -> Any:
     return shape.flip(n, x, [front(x, d) for d in dims])
 
 
 @aten("complex.constant_pad_nd")
-def pad(n: Node, x: Tensor, pad: Sequence[int], value: float = 0) -> Any:
+def pad(n: FxNode, x: FxTensor, pad: Sequence[int], value: float = 0) -> Any:
     n.need(value == 0, "with another number than 0")
     return shape.constant_pad(n, x, [0, 0, *pad], 0)
 
 
 @aten("complex.zeros", "complex.zeros_like", "complex.empty.memory_format", "complex.new_zeros",
       "complex.full")  # fmt: skip
-def constant(n: Node, *arguments: Any, **_: Any) -> Any:
+def constant(n: FxNode, *arguments: Any, **_: Any) -> Any:
     value = arguments[1] if n.overload == "aten.full" else 0
     number = complex(value)
     return joined(n, n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype))

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .node import FAILED, Node, Tensor
+from .node import FAILED, FxNode, FxTensor
 from .registry import aten
 
 
 @aten("higher_order.cond")
-def cond(n: Node, condition: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
+def cond(n: FxNode, condition: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
     if isinstance(condition, bool):
         return n.importer.walk(yes if condition else no, operands)
     results = [n.importer.walk(branch, operands) for branch in (yes, no)]
-    if not all(isinstance(v, Tensor) for r in results for v in r):
+    if not all(isinstance(v, FxTensor) for r in results for v in r):
         return _failed(n, results)
     where = n.reshape(n.cast(condition, "i1"), ())
     return [a if a is b else n("where", where, a, b) for a, b in zip(*results, strict=True)]
 
 
-def _failed(n: Node, results: Sequence[Any]) -> list[Any]:
+def _failed(n: FxNode, results: Sequence[Any]) -> list[Any]:
     n.need(n.importer.failures, "with results that are no tensors")
     return [FAILED for _ in results[0]]
 
 
 @aten("higher_order.map_impl")
-def map_(n: Node, body: Any, xs: Sequence[Tensor], operands: Sequence[Any]) -> list[Tensor]:
+def map_(n: FxNode, body: Any, xs: Sequence[FxTensor], operands: Sequence[Any]) -> list[FxTensor]:
     n.known(xs[0].shape[0])
     rows = [n.importer.walk(body, [*_at(n, xs, i), *operands]) for i in range(xs[0].shape[0])]
     return [n.concat([n.unsqueeze(v, 0) for v in column], 0) for column in zip(*rows, strict=True)]
@@ -34,7 +34,7 @@ def map_(n: Node, body: Any, xs: Sequence[Tensor], operands: Sequence[Any]) -> l
 
 @aten("higher_order.scan")
 def scan(
-    n: Node, body: Any, carried: Sequence[Tensor], xs: Sequence[Tensor], operands: Sequence[Any] = ()
+    n: FxNode, body: Any, carried: Sequence[FxTensor], xs: Sequence[FxTensor], operands: Sequence[Any] = ()
 ) -> list[Any]:
     n.known(xs[0].shape[0])
     state, rows = list(carried), []
@@ -45,14 +45,14 @@ def scan(
     return [*state, *(n.concat([n.unsqueeze(v, 0) for v in column], 0) for column in zip(*rows, strict=True))]
 
 
-def _at(n: Node, xs: Sequence[Tensor], i: int) -> list[Tensor]:
+def _at(n: FxNode, xs: Sequence[FxTensor], i: int) -> list[FxTensor]:
     return [n.reshape(n.slice(x, 0, i, 1), x.shape[1:]) for x in xs]
 
 
 @aten("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast", "higher_order.wrap",
       "higher_order.invoke_subgraph", "higher_order.hints_wrapper", "higher_order.tag_activation_checkpoint",
       "higher_order.wrap_activation_checkpoint", "higher_order.strict_mode")  # fmt: skip
-def wrapped(n: Node, *arguments: Any, **_: Any) -> list[Any]:
+def wrapped(n: FxNode, *arguments: Any, **_: Any) -> list[Any]:
     """A graph in a graph, behind what decides how PyTorch runs it; one that is called by name has that before its
     operands."""
     body = next(i for i, a in enumerate(arguments) if hasattr(a, "graph"))
@@ -63,18 +63,18 @@ def wrapped(n: Node, *arguments: Any, **_: Any) -> list[Any]:
 
 
 @aten("_assert_scalar")
-def assert_scalar(n: Node, condition: Any, message: str) -> None:
+def assert_scalar(n: FxNode, condition: Any, message: str) -> None:
     """A condition of sizes, which holds for all of them: others are refused where they are computed."""
     n.need(condition is not False, f"it fails for all sizes: {message}")
 
 
 @aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "complex._assert_tensor_metadata",
       "sym_constrain_range", "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
-def nothing(n: Node, *_: Any, **__: Any) -> None:
+def nothing(n: FxNode, *_: Any, **__: Any) -> None:
     """What the program expects of its inputs is not checked."""
 
 
 @aten("sym_size.int", "sym_stride.int", "sym_numel", "sym_storage_offset")
-def size(n: Node, x: Tensor, dim: int = 0) -> int:
+def size(n: FxNode, x: FxTensor, dim: int = 0) -> int:
     value = n.node.meta["val"]
     return value if isinstance(value, int) else n.importer.size(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 
@@ -18,7 +18,7 @@ def _each(v: Any, rank: int) -> tuple[int, ...]:
 
 
 @aten("convolution")
-def convolution(n: Node, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+def convolution(n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, stride: Any, padding: Any, dilation: Any,
                 transposed: bool, output_padding: Any, groups: int) -> Any:  # fmt: skip
     r = w.rank - 2
     n.need(x.is_float, "of integers")
@@ -39,13 +39,13 @@ def convolution(n: Node, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any,
 
 
 def _transposed(
-    n: Node, x: Tensor, w: Tensor, bias: Tensor | None, attributes: dict[str, Any], extra: tuple[int, ...]
+    n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, attributes: dict[str, Any], extra: tuple[int, ...]
 ) -> Any:
     return n("conv_transpose", x, w, bias, output_padding=extra, **attributes)
 
 
 @aten("im2col")
-def im2col(n: Node, x: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def im2col(n: FxNode, x: FxTensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     kernel, dilation, pads, stride = (_each(v, 2) for v in (kernel_size, dilation, padding, stride))
     x = n.unsqueeze(x, 0) if x.rank == 3 else x
     n.known(*x.shape[2:])
@@ -61,7 +61,7 @@ def im2col(n: Node, x: Tensor, kernel_size: Any, dilation: Any, padding: Any, st
 
 
 @aten("col2im")
-def col2im(n: Node, x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def col2im(n: FxNode, x: FxTensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     x = n.unsqueeze(x, 0) if x.rank == 2 else x
     pads = _each(padding, 2)
     sizes = {"image": _each(output_size, 2), "block": _each(kernel_size, 2), "strides": _each(stride, 2)}
@@ -72,7 +72,7 @@ def col2im(n: Node, x: Tensor, output_size: Any, kernel_size: Any, dilation: Any
 
 
 def ratios(
-    n: Node, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any]
+    n: FxNode, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any]
 ) -> list[np.float32]:
     """How far apart in the input of resizing neighbours of the result are, as PyTorch rounds it; the scales that a
     call gives count, in a list, one by one, or by name."""
@@ -103,7 +103,7 @@ def repetitions(at: np.ndarray, size: int) -> int:
 
 @aten(*(f"{mode}{r}d{kind}" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)
         for kind in ("", ".vec")))  # fmt: skip
-def upsample_nearest(n: Node, x: Tensor, output_size: Any, *scales: Any, **named: Any) -> Any:
+def upsample_nearest(n: FxNode, x: FxTensor, output_size: Any, *scales: Any, **named: Any) -> Any:
     for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
         size, axis = x.shape[2 + i], 2 + i
         at = nearest(n.overload, size, n.shape[axis], ratio)
@@ -124,7 +124,7 @@ INTERPOLATIONS = (
 
 
 @aten(*INTERPOLATIONS, *(f"{name}.vec" for name in INTERPOLATIONS))
-def upsample(n: Node, x: Tensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
+def upsample(n: FxNode, x: FxTensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
     n.need(x.is_float, "of integers")
     for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
         axis = 2 + i
@@ -202,6 +202,8 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 @aten("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
-def grid_sample(n: Node, x: Tensor, grid: Tensor, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
+def grid_sample(
+    n: FxNode, x: FxTensor, grid: FxTensor, mode: int = 0, padding: int = 0, align_corners: bool = False
+) -> Any:
     names = ("linear", "nearest", "cubic")[mode], ("zeros", "border", "reflection")[padding]
     return n("grid_sample", x, grid, mode=names[0], padding=names[1], align_corners=align_corners)

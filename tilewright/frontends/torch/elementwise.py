@@ -11,7 +11,7 @@ import torch
 from ...support.dtypes import HALVES
 from ...support.sizes import is_open
 from .. import functions
-from .node import Node, Tensor, dtype_of
+from .node import FxNode, FxTensor, dtype_of
 from .registry import aten
 
 #: floats in, floats out; integers are converted first
@@ -24,49 +24,49 @@ UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": 
 COMPARISONS = {"eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less"}
 
 
-def both(n: Node, x: Any, y: Any, dtype: str | None = None) -> tuple[Tensor, Tensor]:
+def both(n: FxNode, x: Any, y: Any, dtype: str | None = None) -> tuple[FxTensor, FxTensor]:
     """Two operands in the dtype in which they meet."""
     dtype = dtype or n.common(0, 1)
     return n.tensor(x, dtype), n.tensor(y, dtype)
 
 
-def at_work(n: Node, x: Any, y: Any) -> str:
+def at_work(n: FxNode, x: Any, y: Any) -> str:
     """The dtype in which two operands are multiplied: f32 for halves beside a number that they have no room for, or
     beside a tensor of f32 without dimensions, as PyTorch has it. Other numbers are rounded to halves."""
-    wide = any(isinstance(v, Tensor) and v.rank == 0 and v.dtype in ("f32", "f64") for v in (x, y))
+    wide = any(isinstance(v, FxTensor) and v.rank == 0 and v.dtype in ("f32", "f64") for v in (x, y))
     numbers = [abs(v) for v in (x, y) if isinstance(v, (int, float)) and not is_open(v)]
     beyond = any(0 < v < 2.0**-14 or v > 65504 for v in numbers if math.isfinite(v))
     return "f32" if (n.dtype in HALVES and wide) or (n.dtype == "f16" and beyond) else n.dtype
 
 
-def in_floats(n: Node, f: Callable[..., Any], *given: Any) -> Any:
+def in_floats(n: FxNode, f: Callable[..., Any], *given: Any) -> Any:
     """f of operands as they meet, of halves computed in f32 with one rounding at the end."""
     dtype = "f32" if n.dtype in HALVES else n.dtype
     return n.cast(f(*(n.tensor(v, dtype) for v in given)), n.dtype)
 
 
 @aten(*FUNCTIONS)
-def function(n: Node, x: Tensor) -> Tensor:
-    made: Tensor = n(n.overload.removeprefix("aten."), n.cast(x, n.dtype))
+def function(n: FxNode, x: FxTensor) -> FxTensor:
+    made: FxTensor = n(n.overload.removeprefix("aten."), n.cast(x, n.dtype))
     return made
 
 
 @aten(*UNARY)
-def unary(n: Node, x: Tensor) -> Tensor:
+def unary(n: FxNode, x: FxTensor) -> FxTensor:
     name = n.overload.removeprefix("aten.")
     if x.dtype == "i1" or (not x.is_float and name in ("ceil", "floor", "round")):
         return x
-    made: Tensor = n(UNARY[name], x)
+    made: FxTensor = n(UNARY[name], x)
     return made
 
 
 @aten("sign", "sgn")
-def sign(n: Node, x: Tensor) -> Any:
+def sign(n: FxNode, x: FxTensor) -> Any:
     return x if x.dtype == "i1" else n("sign", x, by_order=True)
 
 
 @aten("round.decimals")
-def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
+def round_decimals(n: FxNode, x: FxTensor, *, decimals: int = 0) -> Any:
     if not x.is_float:
         return x
     up, down = ("mul", "div") if decimals >= 0 else ("div", "mul")
@@ -75,17 +75,17 @@ def round_decimals(n: Node, x: Tensor, *, decimals: int = 0) -> Any:
 
 
 @aten("trunc", "fix")
-def trunc(n: Node, x: Tensor) -> Any:
+def trunc(n: FxNode, x: FxTensor) -> Any:
     return functions.trunc(n, x) if x.is_float else x
 
 
 @aten("frac")
-def frac(n: Node, x: Tensor) -> Any:
+def frac(n: FxNode, x: FxTensor) -> Any:
     return n("sub", x, trunc(n, x))
 
 
 @aten("square")
-def square(n: Node, x: Tensor) -> Any:
+def square(n: FxNode, x: FxTensor) -> Any:
     return n("mul", x, x)
 
 
@@ -93,7 +93,7 @@ def square(n: Node, x: Tensor) -> Any:
 
 
 @aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
+def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
     if n.overload.startswith("aten.rsub"):
         x, y = y, x
     x, y = both(n, x, y, n.dtype)
@@ -104,24 +104,24 @@ def add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
 
 
 @aten("mul.Tensor", "mul.Scalar")
-def mul(n: Node, x: Any, y: Any) -> Any:
+def mul(n: FxNode, x: Any, y: Any) -> Any:
     x, y = both(n, x, y, at_work(n, x, y))
     return n.cast(n("and" if n.dtype == "i1" else "mul", x, y), n.dtype)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
-def div(n: Node, x: Any, y: Any) -> Any:
+def div(n: FxNode, x: Any, y: Any) -> Any:
     return n.cast(n("div", *both(n, x, y, at_work(n, x, y))), n.dtype)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
-def div_mode(n: Node, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
+def div_mode(n: FxNode, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
     if n.dtype in HALVES:
         return in_floats(n, lambda x, y: rounded_quotient(n, x, y, rounding_mode), x, y)
     return rounded_quotient(n, *both(n, x, y, n.dtype), rounding_mode)
 
 
-def rounded_quotient(n: Node, x: Tensor, y: Tensor, rounding_mode: str | None) -> Any:
+def rounded_quotient(n: FxNode, x: FxTensor, y: FxTensor, rounding_mode: str | None) -> Any:
     if rounding_mode is None or (rounding_mode == "trunc" and not x.is_float):
         return n("div", x, y)
     if rounding_mode == "trunc":
@@ -146,12 +146,12 @@ def rounded_quotient(n: Node, x: Tensor, y: Tensor, rounding_mode: str | None) -
 
 
 @aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar")
-def remainder(n: Node, x: Any, y: Any) -> Any:
+def remainder(n: FxNode, x: Any, y: Any) -> Any:
     return n("mod", *both(n, x, y, n.dtype), fmod=n.overload.startswith("aten.fmod"))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(n: Node, x: Any, y: Any) -> Any:
+def power(n: FxNode, x: Any, y: Any) -> Any:
     if isinstance(y, (int, float)) and y in (2, 3, 0.5, -0.5, 1):
         x = n.tensor(x, n.dtype)
         if y in (0.5, -0.5) and x.is_float:
@@ -163,7 +163,7 @@ def power(n: Node, x: Any, y: Any) -> Any:
 
 
 @aten("maximum", "minimum")
-def extreme(n: Node, x: Tensor, y: Tensor) -> Any:
+def extreme(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     x, y = both(n, x, y, n.dtype)
     largest = n.overload.endswith("maximum")
     if n.dtype == "i1":
@@ -172,7 +172,7 @@ def extreme(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @aten("fmax", "fmin")
-def extreme_of_numbers(n: Node, x: Tensor, y: Tensor) -> Any:
+def extreme_of_numbers(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     x, y = both(n, x, y, n.dtype)
     largest = n.overload.endswith("fmax")
     if n.dtype == "i1":
@@ -184,7 +184,7 @@ def extreme_of_numbers(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @aten("clamp", "clamp.Tensor", "clamp_min", "clamp_max", "clamp_min.Tensor", "clamp_max.Tensor", "hardtanh")
-def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
+def clamp(n: FxNode, x: FxTensor, min: Any = None, max: Any = None) -> Any:
     name = n.overload.removeprefix("aten.")
     if name.startswith("clamp_max"):
         min, max = None, min
@@ -200,7 +200,7 @@ def clamp(n: Node, x: Tensor, min: Any = None, max: Any = None) -> Any:
 
 
 @aten("addcmul", "addcdiv")
-def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Any:
+def add_product(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, *, value: Any = 1) -> Any:
     operator = "mul" if n.overload.endswith("addcmul") else "div"
     if value == 1:
         x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
@@ -209,26 +209,26 @@ def add_product(n: Node, x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> 
 
 
 @aten("prims.fma")
-def product_and_sum(n: Node, *xs: Any) -> Any:
+def product_and_sum(n: FxNode, *xs: Any) -> Any:
     """Rounded once or twice, as the processor has it and as PyTorch's own kernels are."""
     x, y, z = (n.tensor(v, n.dtype) for v in xs)
     return n("add", n("mul", x, y), z)
 
 
 @aten("copysign.Tensor", "copysign.Scalar")
-def copysign(n: Node, x: Tensor, y: Any) -> Any:
+def copysign(n: FxNode, x: FxTensor, y: Any) -> Any:
     x, y = both(n, x, y, n.dtype)
     size = n("abs", x)
     return n("where", signbit(n, y), n("neg", size), size)
 
 
 @aten("ldexp.Tensor")
-def ldexp(n: Node, x: Tensor, y: Tensor) -> Any:
+def ldexp(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     return in_floats(n, lambda x, y: n("mul", x, n("exp2", y)), x, y)
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
-def lerp(n: Node, x: Tensor, y: Tensor, weight: Any) -> Any:
+def lerp(n: FxNode, x: FxTensor, y: FxTensor, weight: Any) -> Any:
     return n("add", x, n("mul", n("sub", y, x), n.tensor(weight, n.dtype)))
 
 
@@ -237,7 +237,7 @@ LAYOUT = {"f32": (23, 127, "i32"), "f64": (52, 1023, "i64")}
 
 
 @aten("frexp.Tensor")
-def frexp(n: Node, x: Tensor) -> list[Any]:
+def frexp(n: FxNode, x: FxTensor) -> list[Any]:
     """The mantissa in [0.5, 1) and the exponent, out of the bits; numbers too small for these are scaled first."""
     kept, x = x.dtype, n.cast(x, "f64" if x.dtype == "f64" else "f32")
     bits, bias, kind = LAYOUT[x.dtype]
@@ -253,7 +253,7 @@ def frexp(n: Node, x: Tensor) -> list[Any]:
 
 
 @aten("nextafter")
-def nextafter(n: Node, x: Tensor, y: Tensor) -> Any:
+def nextafter(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     """The bits of a float, as an integer, count up away from 0."""
     n.need(x.dtype in LAYOUT, f"of {x.dtype}")
     _, _, kind = LAYOUT[x.dtype]
@@ -271,17 +271,17 @@ def nextafter(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @aten("atan2")
-def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
+def atan2(n: FxNode, y: FxTensor, x: FxTensor) -> Any:
     return functions.atan2(n, n.cast(y, n.dtype), n.cast(x, n.dtype))
 
 
 @aten("hypot")
-def hypot(n: Node, x: Tensor, y: Tensor) -> Any:
+def hypot(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     return functions.hypot(n, n.cast(x, n.dtype), n.cast(y, n.dtype))
 
 
 @aten("angle")
-def angle(n: Node, x: Tensor) -> Any:
+def angle(n: FxNode, x: FxTensor) -> Any:
     """Of a real number: pi for those below zero."""
     x = n.cast(x, n.dtype)
     made = n("where", n("less", x, 0.0), n.tensor(math.pi, n.dtype), n.tensor(0, n.dtype))
@@ -292,7 +292,7 @@ def angle(n: Node, x: Tensor) -> Any:
 
 
 @aten(*(f"{name}.{kind}" for name in (*COMPARISONS, "ne") for kind in ("Tensor", "Scalar")))
-def compare(n: Node, x: Any, y: Any) -> Any:
+def compare(n: FxNode, x: Any, y: Any) -> Any:
     name = n.overload.split(".")[1]
     dtype = n.common(0, 1)
     if dtype == "i1" and name not in ("eq", "ne"):
@@ -302,14 +302,14 @@ def compare(n: Node, x: Any, y: Any) -> Any:
 
 
 @aten("isnan", "isinf")
-def is_special(n: Node, x: Tensor) -> Any:
+def is_special(n: FxNode, x: FxTensor) -> Any:
     if not x.is_float:
         return n.full(x.shape, False, "i1")
     return n("is_nan" if n.overload.endswith("isnan") else "is_inf", x)
 
 
 @aten("isposinf", "isneginf")
-def is_infinite(n: Node, x: Tensor) -> Any:
+def is_infinite(n: FxNode, x: FxTensor) -> Any:
     if not x.is_float:
         return n.full(x.shape, False, "i1")
     positive = n.overload.endswith("isposinf")
@@ -317,7 +317,7 @@ def is_infinite(n: Node, x: Tensor) -> Any:
 
 
 @aten("signbit")
-def signbit(n: Node, x: Tensor) -> Any:
+def signbit(n: FxNode, x: FxTensor) -> Any:
     if not x.is_float:
         return n.full(x.shape, False, "i1") if x.dtype[0] == "u" or x.dtype == "i1" else n("less", x, 0)
     size = {"f64": "i64", "f32": "i32", "f16": "i16", "bf16": "i16"}[x.dtype]
@@ -325,17 +325,17 @@ def signbit(n: Node, x: Tensor) -> Any:
 
 
 @aten("logical_and", "logical_or", "logical_xor", "logical_not")
-def logical(n: Node, *xs: Tensor) -> Any:
+def logical(n: FxNode, *xs: FxTensor) -> Any:
     return n(n.overload.removeprefix("aten.logical_"), *[n.cast(x, "i1") for x in xs])
 
 
 @aten(*(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar", "Scalar_Tensor")))
-def bitwise(n: Node, x: Any, y: Any) -> Any:
+def bitwise(n: FxNode, x: Any, y: Any) -> Any:
     return n(n.overload.split(".")[1].removeprefix("bitwise_"), *both(n, x, y, n.dtype))
 
 
 @aten("bitwise_not")
-def bitwise_not(n: Node, x: Tensor) -> Any:
+def bitwise_not(n: FxNode, x: FxTensor) -> Any:
     return n("not", x)
 
 
@@ -344,13 +344,13 @@ SHIFTS = tuple(f"bitwise_{side}_shift.{kind}" for side in ("left", "right")
 
 
 @aten(*SHIFTS, "__lshift__.Scalar", "__lshift__.Tensor", "__rshift__.Scalar", "__rshift__.Tensor")
-def shift(n: Node, x: Any, y: Any) -> Any:
+def shift(n: FxNode, x: Any, y: Any) -> Any:
     left = "left" in n.overload or "lshift" in n.overload
     return n("shift_left" if left else "shift_right", *both(n, x, y, n.dtype))
 
 
 @aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def where(n: Node, condition: Tensor, x: Any, y: Any) -> Any:
+def where(n: FxNode, condition: FxTensor, x: Any, y: Any) -> Any:
     return n("where", n.cast(condition, "i1"), n.tensor(x, n.dtype), n.tensor(y, n.dtype))
 
 
@@ -359,22 +359,22 @@ def where(n: Node, condition: Tensor, x: Any, y: Any) -> Any:
 
 @aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
       "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
-def convert(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
+def convert(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
     return n.cast(x, n.dtype)
 
 
 @aten("prims.convert_element_type")
-def convert_element_type(n: Node, x: Tensor, dtype: torch.dtype) -> Tensor:
+def convert_element_type(n: FxNode, x: FxTensor, dtype: torch.dtype) -> FxTensor:
     return n.cast(x, dtype_of(dtype))
 
 
 @aten("copy")
-def copy(n: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+def copy(n: FxNode, x: FxTensor, source: FxTensor, non_blocking: bool = False) -> FxTensor:
     return n.expand(n.cast(source, x.dtype), x.shape)
 
 
 @aten("view.dtype")
-def view_dtype(n: Node, x: Tensor, dtype: torch.dtype) -> Any:
+def view_dtype(n: FxNode, x: FxTensor, dtype: torch.dtype) -> Any:
     n.need(NUMBER_BYTES[dtype_of(dtype)] == NUMBER_BYTES[x.dtype], "the elements change their size")
     return n("bitcast", x, to=dtype_of(dtype))
 
@@ -387,32 +387,32 @@ NUMBER_BYTES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f
 
 
 @aten("relu", "mish", "hardswish")
-def activation(n: Node, x: Tensor) -> Any:
+def activation(n: FxNode, x: FxTensor) -> Any:
     return n("hard_swish" if n.overload.endswith("hardswish") else n.overload.removeprefix("aten."), x)
 
 
 @aten("relu6")
-def relu6(n: Node, x: Tensor) -> Any:
+def relu6(n: FxNode, x: FxTensor) -> Any:
     return clamp(n, x, 0, 6)
 
 
 @aten("gelu")
-def gelu(n: Node, x: Tensor, *, approximate: str = "none") -> Any:
+def gelu(n: FxNode, x: FxTensor, *, approximate: str = "none") -> Any:
     return n("gelu", x, approximate=approximate)
 
 
 @aten("silu")
-def silu(n: Node, x: Tensor) -> Any:
+def silu(n: FxNode, x: FxTensor) -> Any:
     return n("silu", n.cast(x, n.dtype))
 
 
 @aten("hardsigmoid")
-def hardsigmoid(n: Node, x: Tensor) -> Any:
+def hardsigmoid(n: FxNode, x: FxTensor) -> Any:
     return n("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 @aten("elu")
-def elu(n: Node, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def elu(n: FxNode, x: FxTensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if scale == input_scale == 1:
         return n("elu", x, alpha=float(alpha))
     low = n("mul", n("expm1", n("mul", x, float(input_scale))), float(alpha * scale))
@@ -420,29 +420,29 @@ def elu(n: Node, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: flo
 
 
 @aten("celu")
-def celu(n: Node, x: Tensor, alpha: float = 1.0) -> Any:
+def celu(n: FxNode, x: FxTensor, alpha: float = 1.0) -> Any:
     return n("celu", x, alpha=float(alpha))
 
 
 @aten("selu")
-def selu(n: Node, x: Tensor) -> Any:
+def selu(n: FxNode, x: FxTensor) -> Any:
     return n("selu", x)
 
 
 @aten("leaky_relu")
-def leaky_relu(n: Node, x: Tensor, negative_slope: float = 0.01) -> Any:
+def leaky_relu(n: FxNode, x: FxTensor, negative_slope: float = 0.01) -> Any:
     return n("leaky_relu", x, alpha=float(negative_slope))
 
 
 @aten("prelu", "_prelu_kernel")
-def prelu(n: Node, x: Tensor, slope: Tensor) -> Any:
+def prelu(n: FxNode, x: FxTensor, slope: FxTensor) -> Any:
     if slope.rank == 1 and x.rank > 1:
         slope = n.reshape(slope, (slope.shape[0], *[1] * (x.rank - 2)))
     return n("prelu", x, slope)
 
 
 @aten("softplus")
-def softplus(n: Node, x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(n: FxNode, x: FxTensor, beta: float = 1, threshold: float = 20) -> Any:
     scaled = x if beta == 1 else n("mul", x, float(beta))
     made = n("softplus", scaled)
     made = made if beta == 1 else n("div", made, float(beta))
@@ -450,7 +450,7 @@ def softplus(n: Node, x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
 
 
 @aten("hardshrink", "softshrink")
-def shrink(n: Node, x: Tensor, lambd: float = 0.5) -> Any:
+def shrink(n: FxNode, x: FxTensor, lambd: float = 0.5) -> Any:
     soft = n.overload.endswith("softshrink")
     inside = n("and", n("less_equal", x, float(lambd)), n("greater_equal", x, -float(lambd)))
     if not soft:
@@ -459,18 +459,18 @@ def shrink(n: Node, x: Tensor, lambd: float = 0.5) -> Any:
 
 
 @aten("threshold")
-def threshold(n: Node, x: Tensor, threshold: float, value: float) -> Any:
+def threshold(n: FxNode, x: FxTensor, threshold: float, value: float) -> Any:
     return n("where", n("less_equal", x, n.tensor(threshold, x.dtype)), n.tensor(value, x.dtype), x)
 
 
 @aten("log_sigmoid", "log_sigmoid_forward")
-def log_sigmoid(n: Node, x: Tensor) -> Any:
+def log_sigmoid(n: FxNode, x: FxTensor) -> Any:
     made = n("neg", n("softplus", n("neg", x)))
     return [made, n.full((0,), 0, x.dtype)] if n.overload.endswith("forward") else made
 
 
 @aten("glu")
-def glu(n: Node, x: Tensor, dim: int = -1) -> Any:
+def glu(n: FxNode, x: FxTensor, dim: int = -1) -> Any:
     axis = x.axis(dim)
     half = x.shape[axis] // 2
     return n("mul", n.slice(x, axis, 0, half), n("sigmoid", n.slice(x, axis, half, half)))

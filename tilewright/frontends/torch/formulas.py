@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 
 #: steps one behind the other after which a number is a tensor, and what follows another operator
 MOST_DEPTH = 80
@@ -27,7 +27,7 @@ class Real:
     __array_ufunc__ = None
 
     def __init__(
-        self, n: Node, made: Tensor | None, operator: str = "", operands: tuple[Real | float, ...] = ()
+        self, n: FxNode, made: FxTensor | None, operator: str = "", operands: tuple[Real | float, ...] = ()
     ) -> None:
         self.n, self.made, self.operator, self.operands, self.depth = n, made, operator, operands, 0
         for o in operands:
@@ -37,7 +37,7 @@ class Real:
                 self.depth = max(self.depth, 1 + (o.depth if o.made is None else 0))
 
     @staticmethod
-    def of(n: Node, x: Tensor) -> Real:
+    def of(n: FxNode, x: FxTensor) -> Real:
         return Real(n, n.cast(x, "f64"))
 
     def lift(self, other: Any) -> Real | float:
@@ -50,18 +50,18 @@ class Real:
         return Real(self.n, None, operator, (self, *map(self.lift, others)))
 
     @property
-    def t(self) -> Tensor:
+    def t(self) -> FxTensor:
         """The tensor. What is computed of it later reads it."""
         if self.made is None:
             steps, tensors = self.steps()
             self.made = self.n("formula", *tensors, body=tuple(steps))
         return self.made
 
-    def steps(self) -> tuple[list[str], list[Tensor]]:
+    def steps(self) -> tuple[list[str], list[FxTensor]]:
         """The steps from tensors to this one, each once, and those tensors."""
         names: dict[int, str] = {}  # by the identity of a `Real`, all of which live as long as this one
         steps: list[str] = []
-        tensors: list[Tensor] = []
+        tensors: list[FxTensor] = []
         waiting: list[Real] = [self]
         while waiting:
             v = waiting[-1]

@@ -22,13 +22,13 @@ from ...support.errors import UnsupportedError
 from ...support.sizes import is_open, ordered
 from . import arrays
 from .fx_sizes import number_of, numbers_at
-from .importer import Importer
-from .node import DTYPES, FAILED, Tensor
+from .importer import TorchImporter
+from .node import DTYPES, FAILED, FxTensor
 from .symbols import NoFormula
 
 
 @dataclass(frozen=True)
-class Form:
+class StridedLayout:
     """How a tensor lies: sizes, strides and offset in elements; `order` has its dimensions from the outermost in memory
     to the innermost, None where elements are not dense."""
 
@@ -39,19 +39,19 @@ class Form:
     order: tuple[int, ...] | None
 
     @staticmethod
-    def of(value: torch.Tensor, number: Callable[[Any], int]) -> Form:
+    def of(value: torch.Tensor, number: Callable[[Any], int]) -> StridedLayout:
         """The form of one of PyTorch's; not dense if its strides are open sizes that nobody computes with."""
         sizes = tuple(map(number, value.shape))
         try:
             strides, offset = tuple(map(number, value.stride())), number(value.storage_offset())
         except NoFormula:
-            return Form(value.dtype, sizes, (), 0, None)
-        return Form(value.dtype, sizes, strides, offset, dense_order(sizes, strides))
+            return StridedLayout(value.dtype, sizes, (), 0, None)
+        return StridedLayout(value.dtype, sizes, strides, offset, dense_order(sizes, strides))
 
-    def at(self, value: torch.Tensor, number: Callable[[Any], int]) -> Form:
+    def at(self, value: torch.Tensor, number: Callable[[Any], int]) -> StridedLayout:
         """The same for sizes that are known, with the dimensions in the order that they have for all."""
         sizes, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
-        return Form(value.dtype, sizes, strides, number(value.storage_offset()), self.order)
+        return StridedLayout(value.dtype, sizes, strides, number(value.storage_offset()), self.order)
 
     @property
     def is_plain(self) -> bool:
@@ -84,23 +84,23 @@ def dense_order(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Result:
+class GraphOutput:
     """What the graph returns in one place. `kind`: "value" (a number or None), "argument" or "output" (of this number),
     itself or, with a form, a view of it that begins so many elements after it."""
 
     kind: str
     what: Any
-    view: Form | None = None
+    view: StridedLayout | None = None
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphSignature:
     """What the call of a program has to know: the arguments that it reads, with their numbers and how they lie; what it
     gives; what the graph returns."""
 
-    inputs: Sequence[tuple[int, Form]]
-    outputs: Sequence[Form]
-    results: Sequence[Result]
+    inputs: Sequence[tuple[int, StridedLayout]]
+    outputs: Sequence[StridedLayout]
+    results: Sequence[GraphOutput]
 
 
 class FxGraph:
@@ -114,11 +114,11 @@ class FxGraph:
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.known: dict[str, Any] = {}
         #: the arguments that the program reads: their numbers, and how they lie
-        self.inputs: list[tuple[int, Form]] = []
+        self.inputs: list[tuple[int, StridedLayout]] = []
         self._names: list[str] = []
         #: what the program gives, and what the graph returns
-        self.outputs: list[Form] = []
-        self.results: list[Result] = []
+        self.outputs: list[StridedLayout] = []
+        self.results: list[GraphOutput] = []
         #: what these are of: the tensors of PyTorch's, and of each result its node and the one that it is a view of
         self._made: list[torch.Tensor] = []
         self._origins: list[tuple[Any, torch.fx.Node | None]] = []
@@ -135,7 +135,7 @@ class FxGraph:
             elif value.device.type != "cpu":
                 raise UnsupportedError(f"tensors on {value.device} are not supported", stage="import")
             else:
-                self.inputs.append((i, Form.of(value, self._number)))
+                self.inputs.append((i, StridedLayout.of(value, self._number)))
                 self._names.append(node.name)
 
     def _argument(self, value: Any) -> Any:
@@ -150,10 +150,10 @@ class FxGraph:
         return found
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.inputs, self.outputs, self.results)
+    def layout(self) -> GraphSignature:
+        return GraphSignature(self.inputs, self.outputs, self.results)
 
-    def at(self, sizes: Mapping[Any, Any]) -> Layout:
+    def at(self, sizes: Mapping[Any, Any]) -> GraphSignature:
         """The layout for some sizes, of a graph whose sizes are open."""
 
         number = numbers_at(sizes)
@@ -162,14 +162,14 @@ class FxGraph:
         results = []
         for r, (node, root) in zip(self.results, self._origins, strict=True):
             if r.kind == "value" and isinstance(node, torch.fx.Node):
-                r = Result("value", number(node.meta.get("val")))
+                r = GraphOutput("value", number(node.meta.get("val")))
             elif r.view is not None and root is not None:
                 begin = r.view.at(root.meta["val"], number)
-                r = Result(r.kind, r.what, _from(r.view.at(node.meta["val"], number), begin))
+                r = GraphOutput(r.kind, r.what, _from(r.view.at(node.meta["val"], number), begin))
             results.append(r)
-        return Layout(inputs, outputs, results)
+        return GraphSignature(inputs, outputs, results)
 
-    def graph(self, importer: type[Importer] = Importer) -> tuple[Graph | None, Importer]:
+    def graph(self, importer: type[TorchImporter] = TorchImporter) -> tuple[Graph | None, TorchImporter]:
         """The level-2 graph, None if it computes nothing; and the importer. UnsupportedError lists all operators that
         cannot be imported, unless the importer puts up with them."""
         types = [(name, form.memory_type()) for name, (_, form) in zip(self._names, self.inputs, strict=True)]
@@ -188,29 +188,29 @@ class FxGraph:
         return (walk.finish(outputs) if outputs else None), walk
 
     def _returned(
-        self, walk: Importer, nodes: Sequence[Any], values: Mapping[torch.fx.Node, Any]
-    ) -> list[tuple[str, Tensor]]:
+        self, walk: TorchImporter, nodes: Sequence[Any], values: Mapping[torch.fx.Node, Any]
+    ) -> list[tuple[str, FxTensor]]:
         """Fills `outputs` and `results`; names and values of what the program gives."""
         self.outputs, self.results, self._made, self._origins = [], [], [], []
-        made: list[tuple[str, Tensor]] = []
+        made: list[tuple[str, FxTensor]] = []
         numbers: dict[torch.fx.Node, int] = {}
         places = {n: i for i, n in enumerate(self.placeholders)}
 
-        def result(r: Result, node: Any, root: torch.fx.Node | None = None) -> None:
+        def result(r: GraphOutput, node: Any, root: torch.fx.Node | None = None) -> None:
             self.results.append(r)
             self._origins.append((node, root))
 
         for node in nodes:
             if not isinstance(node, torch.fx.Node):
-                result(Result("value", node), node)
+                result(GraphOutput("value", node), node)
                 continue
             if not isinstance(node.meta.get("val"), torch.Tensor):
-                result(Result("value", values[node]), node)
+                result(GraphOutput("value", values[node]), node)
                 continue
             root = root_of(node)
-            form, begin = (Form.of(n.meta["val"], self._number) for n in (node, root))
+            form, begin = (StridedLayout.of(n.meta["val"], self._number) for n in (node, root))
             if root in places:
-                result(Result("argument", places[root], None if root is node else _from(form, begin)), node, root)
+                result(GraphOutput("argument", places[root], None if root is node else _from(form, begin)), node, root)
                 continue
             if begin.order is None:
                 root, begin = node, form
@@ -222,7 +222,7 @@ class FxGraph:
                 made.append((f"output{len(made)}", value))
                 self.outputs.append(begin)
                 self._made.append(root.meta["val"])
-            result(Result("output", numbers[root], None if root is node else _from(form, begin)), node, root)
+            result(GraphOutput("output", numbers[root], None if root is node else _from(form, begin)), node, root)
         return made
 
 
@@ -246,18 +246,18 @@ def _dtype(node: torch.fx.Node) -> Any:
     return value.dtype if isinstance(value, torch.Tensor) else None
 
 
-def _from(form: Form, begin: Form) -> Form:
+def _from(form: StridedLayout, begin: StridedLayout) -> StridedLayout:
     """A view by what it begins after the tensor that it is a view of."""
-    return Form(form.dtype, form.sizes, form.strides, form.offset - begin.offset, form.order)
+    return StridedLayout(form.dtype, form.sizes, form.strides, form.offset - begin.offset, form.order)
 
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
 
 
-def _permuted(walk: Importer, x: Tensor, permutation: Sequence[int]) -> Tensor:
+def _permuted(walk: TorchImporter, x: FxTensor, permutation: Sequence[int]) -> FxTensor:
     made = walk.make("transpose", x.ssa, permutation=tuple(permutation))
-    return Tensor(made, Type(tuple(x.shape[i] for i in permutation), x.dtype))
+    return FxTensor(made, Type(tuple(x.shape[i] for i in permutation), x.dtype))
 
 
-__all__ = ["Form", "FxGraph", "Layout", "Result"]
+__all__ = ["StridedLayout", "FxGraph", "GraphSignature", "GraphOutput"]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...ir.types import NUMPY
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 
-def edges_between(n: Node, low: Tensor, high: Tensor, bins: int) -> Tensor:
+def edges_between(n: FxNode, low: FxTensor, high: FxTensor, bins: int) -> FxTensor:
     """bins + 1 edges, counted from both ends, as PyTorch does it; equal ends are moved apart by 1."""
     same = n("equal", low, high)
     low, high = n("where", same, n("sub", low, 0.5), low), n("where", same, n("add", high, 0.5), high)
@@ -21,11 +21,11 @@ def edges_between(n: Node, low: Tensor, high: Tensor, bins: int) -> Tensor:
     kind, at = NUMPY[low.dtype], np.arange(bins + 1)
     up = n("add", low, n("mul", step, n.constant(at.astype(kind))))
     down = n("sub", high, n("mul", step, n.constant((bins - at).astype(kind))))
-    made: Tensor = n("where", n.constant(at < (bins + 1) // 2), up, down)
+    made: FxTensor = n("where", n.constant(at < (bins + 1) // 2), up, down)
     return made
 
 
-def limits(n: Node, x: Tensor, given: Sequence[float] | None) -> tuple[Tensor, Tensor]:
+def limits(n: FxNode, x: FxTensor, given: Sequence[float] | None) -> tuple[FxTensor, FxTensor]:
     """What is given, or the smallest and the largest of the elements."""
     if given is not None:
         return n.full((), given[0], x.dtype), n.full((), given[1], x.dtype)
@@ -36,18 +36,18 @@ def limits(n: Node, x: Tensor, given: Sequence[float] | None) -> tuple[Tensor, T
     return low, high
 
 
-def inside(n: Node, x: Tensor, edges: Tensor) -> Tensor:
+def inside(n: FxNode, x: FxTensor, edges: FxTensor) -> FxTensor:
     """x [count] and edges [bins + 1]: a mask [count, bins]; the last bin has its upper edge."""
     bins = edges.shape[0] - 1
     low, high = n.slice(edges, 0, 0, bins), n.slice(edges, 0, 1, bins)
     x = n.unsqueeze(x, 1)
     below = n("less", x, high)
     top = n("and", n.constant(np.arange(bins) == bins - 1), n("equal", x, high))
-    made: Tensor = n("and", n("less_equal", low, x), n("or", below, top))
+    made: FxTensor = n("and", n("less_equal", low, x), n("or", below, top))
     return made
 
 
-def counted(n: Node, mask: Tensor, weight: Tensor | None) -> Tensor:
+def counted(n: FxNode, mask: FxTensor, weight: FxTensor | None) -> FxTensor:
     """The sum of weights over the first dimension of a mask."""
     dtype = n.dtype
     if not mask.shape[0]:
@@ -56,16 +56,16 @@ def counted(n: Node, mask: Tensor, weight: Tensor | None) -> Tensor:
     if weight is not None:
         count = mask.shape[0]
         hits = n("mul", hits, n.reshape(n.cast(weight, dtype), (count, *[1] * (mask.rank - 1))))
-    made: Tensor = n("reduce_sum", hits, axes=(0,))
+    made: FxTensor = n("reduce_sum", hits, axes=(0,))
     return made
 
 
-def flat(n: Node, x: Tensor) -> Tensor:
+def flat(n: FxNode, x: FxTensor) -> FxTensor:
     return n.reshape(x, (math.prod(x.shape),))
 
 
 @aten("histc")
-def histc(n: Node, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+def histc(n: FxNode, x: FxTensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """By the place of each element between the ends, where `histogram` compares with every edge."""
     low, high = limits(n, x, (min, max) if min != max else None)
     if min == max != 0:
@@ -80,9 +80,9 @@ def histc(n: Node, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -
 
 
 @aten("histogram.bin_ct", "histogram.bins_tensor")
-def histogram(n: Node, x: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None,
-              density: bool = False) -> list[Any]:  # fmt: skip
-    edges = bins if isinstance(bins, Tensor) else edges_between(n, *limits(n, x, range), bins)
+def histogram(n: FxNode, x: FxTensor, bins: Any, *, range: Sequence[float] | None = None,
+              weight: FxTensor | None = None, density: bool = False) -> list[Any]:  # fmt: skip
+    edges = bins if isinstance(bins, FxTensor) else edges_between(n, *limits(n, x, range), bins)
     made = counted(n, inside(n, flat(n, x), edges), None if weight is None else flat(n, weight))
     if density:
         count = edges.shape[0] - 1
@@ -92,18 +92,18 @@ def histogram(n: Node, x: Tensor, bins: Any, *, range: Sequence[float] | None = 
 
 
 @aten("_histogramdd_bin_edges")
-def edges_of_all(n: Node, x: Tensor, bins: Sequence[int], *, range: Sequence[float] | None = None, weight: Any = None,
-                 density: bool = False) -> list[Tensor]:  # fmt: skip
+def edges_of_all(n: FxNode, x: FxTensor, bins: Sequence[int], *, range: Sequence[float] | None = None,
+                 weight: Any = None, density: bool = False) -> list[FxTensor]:  # fmt: skip
     columns = _columns(n, x)
     given = [None if range is None else range[2 * i : 2 * i + 2] for i, _ in enumerate(columns)]
     return [edges_between(n, *limits(n, c, g), b) for c, g, b in zip(columns, given, bins, strict=True)]
 
 
 @aten("_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
-def histogram_of_all(n: Node, x: Tensor, bins: Sequence[Any], *, range: Sequence[float] | None = None,
-                     weight: Tensor | None = None, density: bool = False) -> Any:  # fmt: skip
+def histogram_of_all(n: FxNode, x: FxTensor, bins: Sequence[Any], *, range: Sequence[float] | None = None,
+                     weight: FxTensor | None = None, density: bool = False) -> Any:  # fmt: skip
     """A dimension for each column; a row counts where all of its columns do."""
-    edges = list(bins) if isinstance(bins[0], Tensor) else edges_of_all(n, x, bins, range=range)
+    edges = list(bins) if isinstance(bins[0], FxTensor) else edges_of_all(n, x, bins, range=range)
     mask = None
     for column, e in zip(_columns(n, x), edges, strict=True):
         one = inside(n, column, e)
@@ -122,7 +122,7 @@ def histogram_of_all(n: Node, x: Tensor, bins: Sequence[Any], *, range: Sequence
     return made
 
 
-def _columns(n: Node, x: Tensor) -> list[Tensor]:
+def _columns(n: FxNode, x: FxTensor) -> list[FxTensor]:
     """The last dimension apart, the others as one."""
     rows = math.prod(x.shape[:-1])
     table = n.reshape(x, (rows, x.shape[-1]))

@@ -21,11 +21,11 @@ from .node import (
     COMPLEX,
     DTYPES,
     FAILED,
-    Failure,
-    Node,
+    FxNode,
+    FxTensor,
+    ImportFailure,
     NotImported,
     RunTimeNumber,
-    Tensor,
     dtype_of,
     place_of,
     report,
@@ -50,7 +50,7 @@ _ON_NUMBERS = {
 _INDEXING = ("aten.index.Tensor", "aten._unsafe_index.Tensor")
 
 
-class Importer:
+class TorchImporter:
     """Imports a graph module: `inputs` are (name, type) of those placeholders that are arguments, `known` the arrays of
     the others. `sizes` has numbers for symbols of dimensions."""
 
@@ -59,11 +59,11 @@ class Importer:
         self.make = Maker(inputs, "torch")
         self.known, self.sizes = known, sizes
         self.values: dict[torch.fx.Node, Any] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[ImportFailure] = []
         #: nodes that run on the host, between native parts
         self.on_host: list[torch.fx.Node] = []
         self.draws = self.depth = 0
-        self.arguments = {n: Tensor(v, type_of(v)) for (n, _), v in zip(inputs, self.make.inputs, strict=True)}
+        self.arguments = {n: FxTensor(v, type_of(v)) for (n, _), v in zip(inputs, self.make.inputs, strict=True)}
 
     def run(self, module: torch.fx.GraphModule) -> list[Any]:
         """Import all nodes; what the graph returns. UnsupportedError lists all that cannot be imported, or says
@@ -78,7 +78,7 @@ class Importer:
             raise error
         return results
 
-    def finish(self, outputs: Sequence[tuple[str, Tensor]]) -> Graph:
+    def finish(self, outputs: Sequence[tuple[str, FxTensor]]) -> Graph:
         return self.make.finish([(n, v.ssa) for n, v in outputs])
 
     def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]:
@@ -125,13 +125,13 @@ class Importer:
     def _constant(self, array: Any, name: str) -> Any:
         if not isinstance(array, np.ndarray):
             return array  # a number or None
-        return Tensor(self.make.constant(fixed(array, name), name), from_array(array))
+        return FxTensor(self.make.constant(fixed(array, name), name), from_array(array))
 
-    def key(self) -> Tensor:
+    def key(self) -> FxTensor:
         """The input that is another number in every run; the graph gets it when it is first asked for."""
         if noise.KEY not in self.arguments:
             t = Type((), "i32")
-            self.arguments[noise.KEY] = Tensor(self.make.input(noise.KEY, t), t)
+            self.arguments[noise.KEY] = FxTensor(self.make.input(noise.KEY, t), t)
         return self.arguments[noise.KEY]
 
     def draw(self) -> int:
@@ -177,7 +177,7 @@ class Importer:
             raise
 
     def _fail(self, node: torch.fx.Node, name: str, why: str) -> Any:
-        self.failures.append(Failure(name, place_of(node), why))
+        self.failures.append(ImportFailure(name, place_of(node), why))
         return FAILED
 
     def _number(self, node: torch.fx.Node, name: str, args: list[Any]) -> Any:
@@ -190,7 +190,7 @@ class Importer:
         if isinstance(value, torch.SymBool):
             return holds(formula_of(value), self.sizes)
         if isinstance(value, torch.SymFloat):
-            return float_of(Node(self, node, name, [Type((), "f64")]), node.target, args)
+            return float_of(FxNode(self, node, name, [Type((), "f64")]), node.target, args)
         if value is None:
             raise NotImported("of sizes that are not known")
         return value
@@ -219,7 +219,7 @@ class Importer:
             types = self._results(node)
         except (NotImported, NoFormula, Undecided):
             return FAILED
-        made = [None if t is None else Tensor(self.make.input(f"{node.name}.{i}", t), t) for i, t in enumerate(types)]
+        made = [None if t is None else FxTensor(self.make.input(f"{node.name}.{i}", t), t) for i, t in enumerate(types)]
         several = isinstance(node.meta.get("val"), (list, tuple))
         return made if several else FAILED if made[0] is None else made[0]
 
@@ -228,7 +228,7 @@ class Importer:
     ) -> Any:
         if name == "aten.slice.Tensor":
             self._learn_size(node, *args)
-        n = Node(self, node, name, self._results(node))
+        n = FxNode(self, node, name, self._results(node))
         made = function(n, *args, **kwargs)
         return self._checked(n, name, made)
 
@@ -259,12 +259,12 @@ class Importer:
         """A dimension as a number or a size."""
         return d if isinstance(d, int) else size_of(formula_of(d), self.sizes)
 
-    def _checked(self, n: Node, name: str, made: Any) -> Any:
+    def _checked(self, n: FxNode, name: str, made: Any) -> Any:
         """Results of the dtype that PyTorch says; CompileError for another shape, which is a fault of the function."""
         several = isinstance(made, (list, tuple))
         out = []
         for v, t in zip(made if several else [made], n.results, strict=False):
-            if isinstance(v, Tensor) and t is not None:
+            if isinstance(v, FxTensor) and t is not None:
                 if v.shape != t.shape:
                     raise CompileError(f"its import gives {v.type}, PyTorch {t}", stage="import", operator=name)
                 v = n.cast(v, t.dtype)
@@ -294,7 +294,7 @@ def _by_mask(node: torch.fx.Node) -> bool:
 
 def host_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     """What computes a node on the host, None if nothing does."""
-    name = key_of(node, Importer._name(node))
+    name = key_of(node, TorchImporter._name(node))
     return find_on_host(name.removeprefix("complex."))
 
 
@@ -302,4 +302,4 @@ def _has_failed(x: Any) -> bool:
     return any(map(_has_failed, x)) if isinstance(x, list) else x is FAILED
 
 
-__all__ = ["DTYPES", "Importer", "host_function"]
+__all__ = ["DTYPES", "TorchImporter", "host_function"]

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 
 from ...ir.types import NUMPY
-from .node import Node, Tensor, broadcast
+from .node import FxNode, FxTensor, broadcast
 from .registry import aten
 
 
-def positions(n: Node, x: Tensor) -> Tensor:
+def positions(n: FxNode, x: FxTensor) -> FxTensor:
     """Indices of a type that operators take."""
     return x if x.dtype in ("i64", "i32") else n.cast(x, "i64")
 
 
 @aten("embedding")
-def embedding(n: Node, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Any:
+def embedding(n: FxNode, weight: FxTensor, indices: FxTensor, *_: Any, **__: Any) -> Any:
     return n("gather", weight, positions(n, indices), axis=0)
 
 
 @aten("index_select")
-def index_select(n: Node, x: Tensor, dim: int, index: Tensor) -> Any:
+def index_select(n: FxNode, x: FxTensor, dim: int, index: FxTensor) -> Any:
     if not x.rank:
         return n.reshape(x, n.shape)
     if not math.prod(n.shape):
@@ -34,7 +34,7 @@ def index_select(n: Node, x: Tensor, dim: int, index: Tensor) -> Any:
 
 
 @aten("gather")
-def gather(n: Node, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+def gather(n: FxNode, x: FxTensor, dim: int, index: FxTensor, *, sparse_grad: bool = False) -> Any:
     if not math.prod(index.shape):
         return n.full(n.shape, 0, x.dtype)
     if not x.rank:
@@ -45,13 +45,13 @@ def gather(n: Node, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = F
 
 
 @aten("take")
-def take(n: Node, x: Tensor, index: Tensor) -> Any:
+def take(n: FxNode, x: FxTensor, index: FxTensor) -> Any:
     if not math.prod(n.shape):
         return n.full(n.shape, 0, x.dtype)
     return n("gather", n.reshape(x, (math.prod(x.shape),)), positions(n, index), axis=0)
 
 
-def _together(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, int, list[int]]:
+def _together(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> tuple[FxTensor, FxTensor, int, list[int]]:
     """x with the indexed dimensions first, joint indices [..., k], where their dimensions go, how x was permuted."""
     n.need(all(i is None or i.dtype != "i1" for i in indices), "by a mask, whose result has a size of its own")
     at = [(axis, positions(n, i)) for axis, i in enumerate(indices) if i is not None]
@@ -63,7 +63,7 @@ def _together(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> tuple[Ten
     return n.transpose(x, order), joint, axes[0] if side_by_side else 0, order
 
 
-def _everything(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> bool:
+def _everything(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> bool:
     """Whether indices name all elements of x in order, such as ``x[arange(batch)[:, None], arange(seq)]``."""
     if len(indices) != x.rank or any(i is None for i in indices):
         return False
@@ -91,7 +91,7 @@ def _counts(node: Any) -> bool:
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def index(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+def index(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> Any:
     given = [i for i in indices if i is not None]
     if len(given) == 1 and given[0].dtype != "i1" and x.rank and math.prod(n.shape):
         return n("gather", x, positions(n, given[0]), axis=list(indices).index(given[0]))
@@ -110,7 +110,9 @@ def index(n: Node, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
 
 
 @aten("index_put", "_unsafe_index_put")
-def index_put(n: Node, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+def index_put(
+    n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None], values: FxTensor, accumulate: bool = False
+) -> Any:
     given = [i for i in indices if i is not None]
     values = n.cast(values, x.dtype)
     if len(given) == 1 and given[0].dtype == "i1":  # one number wherever the mask holds
@@ -134,7 +136,7 @@ def index_put(n: Node, x: Tensor, indices: Sequence[Tensor | None], values: Tens
     return n.transpose(made, [order.index(i) for i in range(x.rank)])
 
 
-def _put_rows(n: Node, x: Tensor, mask: Tensor, values: Tensor) -> Any:
+def _put_rows(n: FxNode, x: FxTensor, mask: FxTensor, values: FxTensor) -> Any:
     """x with the rows that a mask of its first dimensions chooses replaced: by `values` in order, or all by one."""
     if mask.rank == x.rank:
         return masked_scatter(n, x, mask, values)
@@ -151,13 +153,13 @@ def _put_rows(n: Node, x: Tensor, mask: Tensor, values: Tensor) -> Any:
     return n.reshape(made, x.shape)
 
 
-def scatter_nd(n: Node, x: Tensor, at: Tensor, values: Tensor, reduction: str) -> Tensor:
+def scatter_nd(n: FxNode, x: FxTensor, at: FxTensor, values: FxTensor, reduction: str) -> FxTensor:
     """bools are written as bytes."""
     if x.dtype == "i1":
         n.need(reduction == "none", "sums of bools")
         made = n("scatter_nd", n.cast(x, "ui8"), at, n.cast(values, "ui8"), reduction=reduction)
         return n.cast(made, "i1")
-    written: Tensor = n("scatter_nd", x, at, values, reduction=reduction)
+    written: FxTensor = n("scatter_nd", x, at, values, reduction=reduction)
     return written
 
 
@@ -165,7 +167,7 @@ SCATTERS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "a
 
 
 @aten("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add", "scatter_reduce.two")
-def scatter(n: Node, x: Tensor, dim: int, index: Tensor, src: Any = None, reduce: str | None = None, *,
+def scatter(n: FxNode, x: FxTensor, dim: int, index: FxTensor, src: Any = None, reduce: str | None = None, *,
             value: Any = None, include_self: bool = True) -> Any:  # fmt: skip
     if n.overload.endswith("scatter_add"):
         reduce = "sum"
@@ -175,7 +177,7 @@ def scatter(n: Node, x: Tensor, dim: int, index: Tensor, src: Any = None, reduce
         return x
     shape = x.shape
     x, index = (n.reshape(v, (1,)) if not v.rank else v for v in (x, index))
-    if isinstance(src, Tensor):
+    if isinstance(src, FxTensor):
         src = n.reshape(src, (1,)) if not src.rank else src
         for axis, size in enumerate(index.shape):
             src = n.slice(src, axis, 0, size)
@@ -187,8 +189,8 @@ def scatter(n: Node, x: Tensor, dim: int, index: Tensor, src: Any = None, reduce
 
 
 def reduced(
-    n: Node, x: Tensor, at: Tensor, src: Tensor, axis: int, reduce: str | None, include_self: bool = True
-) -> Tensor:
+    n: FxNode, x: FxTensor, at: FxTensor, src: FxTensor, axis: int, reduce: str | None, include_self: bool = True
+) -> FxTensor:
     """x with elements of `src` combined into it, at positions along an axis. Without `include_self` what is there does
     not count where something comes."""
     mean = reduce == "mean"
@@ -205,7 +207,7 @@ def reduced(
         return made
     count = n("add", count, 1) if include_self else n("max", count, 1)
     if made.is_float:
-        quotient: Tensor = n("div", made, n.cast(count, made.dtype))
+        quotient: FxTensor = n("div", made, n.cast(count, made.dtype))
         return quotient
     return floor_divided(n, made, n.cast(count, made.dtype))
 
@@ -221,16 +223,18 @@ def neutral(dtype: str, combine: str) -> Any:
     return limits.min if low else limits.max
 
 
-def floor_divided(n: Node, x: Tensor, y: Tensor) -> Tensor:
+def floor_divided(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     """The integer x divided by y > 0, rounded down."""
     quotient = n("div", x, y)
     rest = n("sub", x, n("mul", quotient, y))
-    made: Tensor = n("sub", quotient, n.cast(n("less", rest, 0), x.dtype)) if not x.dtype.startswith("u") else quotient
+    made: FxTensor = (
+        n("sub", quotient, n.cast(n("less", rest, 0), x.dtype)) if not x.dtype.startswith("u") else quotient
+    )
     return made
 
 
 @aten("index_add", "index_copy")
-def index_add(n: Node, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
+def index_add(n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTensor, *, alpha: Any = 1) -> Any:
     if not math.prod(index.shape) or not math.prod(x.shape):
         return x
     if not x.rank:
@@ -247,7 +251,7 @@ def index_add(n: Node, x: Tensor, dim: int, index: Tensor, source: Tensor, *, al
 
 
 @aten("put")
-def put(n: Node, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+def put(n: FxNode, x: FxTensor, index: FxTensor, source: FxTensor, accumulate: bool = False) -> Any:
     size = math.prod(index.shape)
     if not size:
         return x
@@ -259,7 +263,7 @@ def put(n: Node, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = Fa
 
 @aten("index_reduce")
 def index_reduce(
-    n: Node, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+    n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTensor, reduce: str, *, include_self: bool = True
 ) -> Any:
     if not x.rank or not source.rank:
         one = n.reshape(x, (1,)) if not x.rank else x
@@ -274,12 +278,12 @@ def index_reduce(
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(n: Node, x: Tensor, mask: Tensor, value: Any) -> Any:
+def masked_fill(n: FxNode, x: FxTensor, mask: FxTensor, value: Any) -> Any:
     return n("where", mask, n.tensor(value, x.dtype), x)
 
 
 @aten("masked_scatter")
-def masked_scatter(n: Node, x: Tensor, mask: Tensor, source: Tensor) -> Any:
+def masked_scatter(n: FxNode, x: FxTensor, mask: FxTensor, source: FxTensor) -> Any:
     """The elements of `source` in order, where the mask holds."""
     size = math.prod(x.shape)
     if not size or not math.prod(source.shape):

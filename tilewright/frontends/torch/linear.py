@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .reduce import vector_norm
 from .registry import aten
 
 
 @aten("linear")
-def linear(n: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def linear(n: FxNode, x: FxTensor, weight: FxTensor, bias: FxTensor | None = None) -> Any:
     if weight.rank == 1:
         made = n("matmul", x, weight)
     else:
@@ -24,7 +24,7 @@ def linear(n: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> An
 
 
 @aten("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
-def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
+def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     n.need(x.dtype != "i1", "of bools")
     if 0 in x.shape or 0 in y.shape:
         return n.full(n.shape, 0, n.dtype)
@@ -35,7 +35,7 @@ def matmul(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @aten("addmm", "baddbmm", "addmv", "addbmm")
-def addmm(n: Node, c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(n: FxNode, c: FxTensor, x: FxTensor, y: FxTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     if 0 in x.shape or 0 in y.shape:
         made = n.full(n.shape if n.overload != "aten.addbmm" else (x.shape[0], *n.shape), 0, n.dtype)
     else:
@@ -50,7 +50,7 @@ def addmm(n: Node, c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any
 
 
 @aten("_cdist_forward", "cdist")
-def cdist(n: Node, x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
+def cdist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
     """Distances of all rows of x from all rows of y."""
     if 0 in x.shape or 0 in y.shape:
         return n.full(n.shape, 0, n.dtype)
@@ -66,7 +66,7 @@ def cdist(n: Node, x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | Non
 
 
 @aten("_pdist_forward")
-def pdist(n: Node, x: Tensor, p: float = 2.0) -> Any:
+def pdist(n: FxNode, x: FxTensor, p: float = 2.0) -> Any:
     """Distances of every row from all later ones."""
     if not math.prod(n.shape) or not x.shape[1]:
         return n.full(n.shape, 0, n.dtype)
@@ -76,7 +76,7 @@ def pdist(n: Node, x: Tensor, p: float = 2.0) -> Any:
 
 
 @aten("_trilinear")
-def trilinear(n: Node, x: Tensor, y: Tensor, z: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+def trilinear(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, expand1: Sequence[int], expand2: Sequence[int],
               expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Any:  # fmt: skip
     """The sum over `sumdim` of the product of three tensors, each with dimensions of size 1 inserted."""
     if not math.prod(n.shape) or any(0 in t.shape for t in (x, y, z)):
@@ -89,18 +89,18 @@ def trilinear(n: Node, x: Tensor, y: Tensor, z: Tensor, expand1: Sequence[int], 
 
 
 @aten("dist")
-def dist(n: Node, x: Tensor, y: Tensor, p: float = 2) -> Any:
+def dist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2) -> Any:
     apart = n("sub", x, y)
     return vector_norm(n, n.reshape(apart, (math.prod(apart.shape),)), p)
 
 
 @aten("einsum")
-def einsum(n: Node, equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Any:
+def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: Any = None) -> Any:
     n.need(not any(0 in t.shape for t in tensors), "of empty tensors")
     return n("einsum", *tensors, equation=explicit(n, equation.replace(" ", ""), [t.rank for t in tensors]))
 
 
-def explicit(n: Node, equation: str, ranks: Sequence[int]) -> str:
+def explicit(n: FxNode, equation: str, ranks: Sequence[int]) -> str:
     """An equation without ``...`` and with its result."""
     left, arrow, out = equation.partition("->")
     names = left.split(",")

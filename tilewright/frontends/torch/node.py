@@ -19,7 +19,7 @@ from ...ops.common import broadcast_shapes
 from ...support.errors import UnsupportedError
 from ...support.sizes import Size, Undecided, is_open
 from ..failures import FAILED as FAILED
-from ..failures import Failure, NotImported
+from ..failures import ImportFailure, NotImported
 from ..failures import report as failures_as_error
 from ..moves import Moves
 from ..open_values import made_of_sizes
@@ -65,7 +65,7 @@ def result_of(node: torch.fx.Node) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor(Typed):
+class FxTensor(Typed):
     """A value of the graph."""
 
     ssa: ir.Value
@@ -87,7 +87,7 @@ class Tensor(Typed):
         return tuple(sorted(a % self.rank for a in given))
 
 
-class RunTimeNumber(Tensor):
+class RunTimeNumber(FxTensor):
     """A number that the program computes when it runs, as a tensor without dimensions."""
 
 
@@ -101,28 +101,30 @@ def place_of(node: torch.fx.Node) -> str:
     return "{}:{} in {}".format(*own[-1]) if own else ""
 
 
-class Walk(Protocol):
+class TorchImportContext(Protocol):
     """What a node asks of the importer."""
 
     make: Maker
-    failures: list[Failure]
+    failures: list[ImportFailure]
 
     def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]: ...
 
     def size(self, d: Any) -> int: ...
 
-    def key(self) -> Tensor: ...
+    def key(self) -> FxTensor: ...
 
     def draw(self) -> int: ...
 
 
-class Node(Moves):
+class FxNode(Moves):
     """One node, and the means to append `tw` operators in its place: ``n("add", x, y)``. Numbers mix in as constants of
     the dtype of the first tensor."""
 
     wraps = True
 
-    def __init__(self, importer: Walk, node: torch.fx.Node, overload: str, results: list[Type | None]) -> None:
+    def __init__(
+        self, importer: TorchImportContext, node: torch.fx.Node, overload: str, results: list[Type | None]
+    ) -> None:
         self.importer, self.node, self.overload, self.results = importer, node, overload, results
         self.make = importer.make
 
@@ -149,46 +151,46 @@ class Node(Moves):
 
     # ---- emitting ----
 
-    def __call__(self, operator: str, *operands: Tensor | float | None, **attributes: Any) -> Any:
-        first = next((v for v in operands if isinstance(v, Tensor)), None)
+    def __call__(self, operator: str, *operands: FxTensor | float | None, **attributes: Any) -> Any:
+        first = next((v for v in operands if isinstance(v, FxTensor)), None)
         values = [
             self.tensor(v, first.dtype) if isinstance(v, (int, float)) and first is not None else v for v in operands
         ]
         made = self.make(
-            operator, *[v.ssa if isinstance(v, Tensor) else None for v in values], place=self.node.name, **attributes
+            operator, *[v.ssa if isinstance(v, FxTensor) else None for v in values], place=self.node.name, **attributes
         )
-        return [Tensor(r, type_of(r)) for r in made] if isinstance(made, list) else Tensor(made, type_of(made))
+        return [FxTensor(r, type_of(r)) for r in made] if isinstance(made, list) else FxTensor(made, type_of(made))
 
-    def constant(self, array: Any, dtype: str | None = None) -> Tensor:
+    def constant(self, array: Any, dtype: str | None = None) -> FxTensor:
         """A tensor that is known. Undecided if it was made of a size, which is not."""
         array = np.asarray(array, NUMPY[dtype] if dtype else None)
         if made_of_sizes(array):
             raise Undecided("a table of numbers that depends on sizes is not known when the model is compiled")
         value = self.make.constant(array, self.node.name)
-        return Tensor(value, type_of(value))
+        return FxTensor(value, type_of(value))
 
-    def full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
+    def full(self, shape: Sequence[int], number: Any, dtype: str) -> FxTensor:
         """A tensor of one number."""
         return self.expand(self.tensor(number, dtype), shape)
 
-    def count(self, number: int, start: int = 0, step: int = 1) -> Tensor:
+    def count(self, number: int, start: int = 0, step: int = 1) -> FxTensor:
         """``start + i * step`` for i below `number`, of i64; all three may be sizes."""
         if is_open(number, start, step):
-            made: Tensor = self("arange", count=number, start=start, step=step, dtype="i64")
+            made: FxTensor = self("arange", count=number, start=start, step=step, dtype="i64")
             return made
         return self.constant(start + np.arange(number, dtype=np.int64) * step)
 
-    def tensor(self, x: Any, dtype: str | None = None) -> Tensor:
+    def tensor(self, x: Any, dtype: str | None = None) -> FxTensor:
         """A tensor, or a number as one, of the dtype given."""
-        if isinstance(x, Tensor):
+        if isinstance(x, FxTensor):
             return x if dtype is None else self.cast(x, dtype)
         if isinstance(x, Size):
             return self.cast(self.reshape(self.count(1, x, 0), ()), dtype or self.dtype)
         return self.constant(np.array(x).astype(NUMPY[dtype or self.dtype]))
 
-    def random(self, kind: str, shape: Sequence[int], dtype: str) -> Tensor:
+    def random(self, kind: str, shape: Sequence[int], dtype: str) -> FxTensor:
         """A tensor of random numbers, others in every run and for every node."""
-        made: Tensor = self(
+        made: FxTensor = self(
             "random", self.importer.key(), kind=kind, shape=tuple(shape), dtype=dtype, seed=self.importer.draw()
         )
         return made
@@ -215,7 +217,7 @@ class Node(Moves):
 
     # ---- what many import functions need ----
 
-    def ranks(self, x: Tensor, rank: int) -> Tensor:
+    def ranks(self, x: FxTensor, rank: int) -> FxTensor:
         """x with leading dimensions of size 1, so that there are `rank`."""
         return self.reshape(x, (1,) * (rank - x.rank) + x.shape)
 
@@ -225,7 +227,7 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     return Type(broadcast_shapes(*map(tuple, shapes)), "f32").dims
 
 
-def report(failures: Sequence[Failure]) -> UnsupportedError:
+def report(failures: Sequence[ImportFailure]) -> UnsupportedError:
     """All failures as one error."""
     return failures_as_error(
         failures,

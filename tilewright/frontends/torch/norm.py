@@ -10,19 +10,19 @@ import numpy as np
 import torch
 
 from ...support.sizes import is_open, larger
-from .node import Node, Tensor, dtype_of
+from .node import FxNode, FxTensor, dtype_of
 from .registry import aten
 
 
 @aten("layer_norm", "native_layer_norm")
-def layer_norm(n: Node, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
-               eps: float = 1e-5, *_: Any) -> Any:  # fmt: skip
+def layer_norm(n: FxNode, x: FxTensor, shape: Sequence[int], weight: FxTensor | None = None,
+               bias: FxTensor | None = None, eps: float = 1e-5, *_: Any) -> Any:  # fmt: skip
     axis = x.rank - len(shape)
     made = n("layer_norm", x, weight, bias, axis=axis, epsilon=float(eps)) if math.prod(x.shape) else x
     return [made, *_statistics(n, x, tuple(range(axis, x.rank)), eps)] if "native" in n.overload else made
 
 
-def _statistics(n: Node, x: Tensor, axes: tuple[int, ...], eps: float) -> list[Any]:
+def _statistics(n: FxNode, x: FxTensor, axes: tuple[int, ...], eps: float) -> list[Any]:
     """Mean and reciprocal deviation, where they are used."""
     used = {u.args[1] for u in n.node.users if u.users}
     if used <= {0}:
@@ -35,7 +35,9 @@ def _statistics(n: Node, x: Tensor, axes: tuple[int, ...], eps: float) -> list[A
 
 
 @aten("rms_norm", "_fused_rms_norm")
-def rms_norm(n: Node, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
+def rms_norm(
+    n: FxNode, x: FxTensor, shape: Sequence[int], weight: FxTensor | None = None, eps: float | None = None
+) -> Any:
     if eps is None:
         eps = torch.finfo(torch.float64 if x.dtype == "f64" else torch.float32).eps
     n.need(math.prod(x.shape), "of nothing")
@@ -48,7 +50,7 @@ def rms_norm(n: Node, x: Tensor, shape: Sequence[int], weight: Tensor | None = N
 
 
 @aten("group_norm")
-def group_norm(n: Node, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+def group_norm(n: FxNode, x: FxTensor, groups: int, weight: FxTensor | None = None, bias: FxTensor | None = None,
                eps: float = 1e-5, *_: Any) -> Any:  # fmt: skip
     if not math.prod(x.shape):
         return x
@@ -59,7 +61,7 @@ def group_norm(n: Node, x: Tensor, groups: int, weight: Tensor | None = None, bi
 
 
 @aten("native_group_norm")
-def native_group_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,
+def native_group_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, N: int, C: int, HxW: int,
                       group: int, eps: float) -> list[Any]:  # fmt: skip
     made = group_norm(n, x, group, weight, bias, eps)
     if {u.args[1] for u in n.node.users if u.users} <= {0}:
@@ -70,8 +72,8 @@ def native_group_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | 
 
 
 @aten("instance_norm")
-def instance_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Any, var: Any, use_input: bool,
-                  momentum: float, eps: float, *_: Any) -> Any:  # fmt: skip
+def instance_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: Any, var: Any,
+                  use_input: bool, momentum: float, eps: float, *_: Any) -> Any:  # fmt: skip
     if not use_input:
         return _normalized(n, x, weight, bias, mean, var, eps)
     n.need(mean is None, "with running statistics")
@@ -79,25 +81,25 @@ def instance_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None
 
 
 @aten("_native_batch_norm_legit_no_training")
-def batch_norm(n: Node, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+def batch_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: FxTensor, var: FxTensor,
                momentum: float, eps: float) -> list[Any]:  # fmt: skip
     nothing = n.full((0,), 0, x.dtype)
     return [_normalized(n, x, weight, bias, mean, var, eps), nothing, nothing]
 
 
-def _normalized(n: Node, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+def _normalized(n: FxNode, x: FxTensor, weight: Any, bias: Any, mean: FxTensor, var: FxTensor, eps: float) -> FxTensor:
     if not math.prod(x.shape):
         return x
     channels = x.shape[1]
     scale = n.full((channels,), 1, x.dtype) if weight is None else weight
     shift = n.full((channels,), 0, x.dtype) if bias is None else bias
     parameters = [n.cast(p, x.dtype) for p in (scale, shift, mean, var)]
-    made: Tensor = n("batch_norm", x, *parameters, epsilon=float(eps))
+    made: FxTensor = n("batch_norm", x, *parameters, epsilon=float(eps))
     return made
 
 
 @aten("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
-def batch_norm_training(n: Node, x: Tensor, weight: Any, bias: Any, *rest: Any) -> list[Any]:
+def batch_norm_training(n: FxNode, x: FxTensor, weight: Any, bias: Any, *rest: Any) -> list[Any]:
     """Statistics of this batch; with running ones, also their next values."""
     running, (training, momentum, eps) = rest[:-3], rest[-3:]
     if not training:
@@ -123,14 +125,14 @@ def batch_norm_training(n: Node, x: Tensor, weight: Any, bias: Any, *rest: Any) 
 
 
 @aten("_batch_norm_with_update_functional")
-def batch_norm_with_update(n: Node, x: Tensor, *rest: Any) -> list[Any]:
+def batch_norm_with_update(n: FxNode, x: FxTensor, *rest: Any) -> list[Any]:
     """The same, between the statistics of this batch and the running ones what other devices keep."""
     made = batch_norm_training(n, x, *rest[:-2], True, *rest[-2:])
     return [*made[:3], n.full((0,), 0, "ui8"), *made[3:]]
 
 
 @aten("softmax.int", "_softmax", "log_softmax.int", "_log_softmax", "_safe_softmax")
-def softmax(n: Node, x: Tensor, dim: int, dtype: Any = None) -> Any:
+def softmax(n: FxNode, x: FxTensor, dim: int, dtype: Any = None) -> Any:
     x = n.cast(x, dtype_of(dtype) if isinstance(dtype, torch.dtype) else n.dtype)
     name = "log_softmax" if "log_softmax" in n.overload else "softmax"
     if not x.rank:

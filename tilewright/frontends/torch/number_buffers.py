@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from .tracing import traced
 
 
-class Frozen:
+class FrozenBuffers:
     """What became of the buffers: `written` if the module gave one of them another value."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ def whole_numbers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 @contextmanager
-def as_constants(source: torch.nn.Module) -> Iterator[Frozen]:
+def as_constants(source: torch.nn.Module) -> Iterator[FrozenBuffers]:
     """Within, reading such a buffer of `source` or of a module in it gives a constant of its value."""
-    frozen, classes = Frozen(), {}
+    frozen, classes = FrozenBuffers(), {}
     try:
         for module in source.modules():
             if found := whole_numbers(module):
@@ -58,7 +58,9 @@ def as_constants(source: torch.nn.Module) -> Iterator[Frozen]:
         frozen.check()
 
 
-def _reading(kind: type[torch.nn.Module], values: dict[str, torch.Tensor], frozen: Frozen) -> type[torch.nn.Module]:
+def _reading(
+    kind: type[torch.nn.Module], values: dict[str, torch.Tensor], frozen: FrozenBuffers
+) -> type[torch.nn.Module]:
     """The class of a module with properties in place of buffers."""
 
     def setter(self: Any, name: str, value: Any) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 
 from ...ir.types import NUMPY
 from .index import positions
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 
-def _ordered(n: Node, x: Tensor, axis: int, k: int, largest: bool) -> list[Tensor]:
+def _ordered(n: FxNode, x: FxTensor, axis: int, k: int, largest: bool) -> list[FxTensor]:
     """Values and places; what has no order of its own kind is compared as another type."""
     if not x.rank:
         return [x, n.full((), 0, "i64")]
@@ -26,30 +26,32 @@ def _ordered(n: Node, x: Tensor, axis: int, k: int, largest: bool) -> list[Tenso
 
 
 @aten("topk")
-def topk(n: Node, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Tensor]:
+def topk(n: FxNode, x: FxTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[FxTensor]:
     return _ordered(n, x, x.axis(dim), k, largest)
 
 
 @aten("sort", "sort.stable")
-def sort(n: Node, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> list[Tensor]:
+def sort(
+    n: FxNode, x: FxTensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> list[FxTensor]:
     axis = x.axis(dim)
     return _ordered(n, x, axis, x.shape[axis] if x.rank else 1, descending)
 
 
 @aten("argsort", "argsort.stable")
-def argsort(n: Node, x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Tensor:
+def argsort(n: FxNode, x: FxTensor, dim: int = -1, descending: bool = False, *, stable: bool = False) -> FxTensor:
     return sort(n, x, dim, descending)[1]
 
 
 @aten("kthvalue")
-def kthvalue(n: Node, x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> list[Tensor]:
+def kthvalue(n: FxNode, x: FxTensor, k: int, dim: int = -1, keepdim: bool = False) -> list[FxTensor]:
     axis = x.axis(dim)
     found = _ordered(n, x, axis, k if x.rank else 1, False)
     return [n.reshape(n.slice(v, axis, k - 1, 1) if x.rank else v, n.shape) for v in found]
 
 
 @aten("median", "nanmedian", "median.dim", "nanmedian.dim")
-def median(n: Node, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def median(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower one of two in the middle; with NaN among them NaN, or the median of the others."""
     if dim is None:
         x = n.reshape(x, (math.prod(x.shape),))
@@ -72,7 +74,7 @@ def median(n: Node, x: Tensor, dim: int | None = None, keepdim: bool = False) ->
 
 
 @aten("cummax", "cummin")
-def running_extreme(n: Node, x: Tensor, dim: int) -> list[Tensor]:
+def running_extreme(n: FxNode, x: FxTensor, dim: int) -> list[FxTensor]:
     """In steps of 1, 2, 4 ...: the best of what lies so far back, or of what is known here. Of equal ones the last."""
     if not x.rank or not math.prod(x.shape):
         return [x, n.full(x.shape, 0, "i64")]
@@ -96,7 +98,7 @@ def running_extreme(n: Node, x: Tensor, dim: int) -> list[Tensor]:
 
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")
-def search(n: Node, first: Tensor, second: Tensor, *, out_int32: bool = False, right: bool = False,
+def search(n: FxNode, first: FxTensor, second: FxTensor, *, out_int32: bool = False, right: bool = False,
            side: str | None = None, sorter: Any = None) -> Any:  # fmt: skip
     """How many boundaries are less than (or, from the right, not greater than) each element."""
     x, bounds = (first, second) if "bucketize" in n.overload else (second, first)
@@ -115,14 +117,14 @@ def search(n: Node, first: Tensor, second: Tensor, *, out_int32: bool = False, r
 
 
 @aten("one_hot")
-def one_hot(n: Node, x: Tensor, num_classes: int = -1) -> Any:
+def one_hot(n: FxNode, x: FxTensor, num_classes: int = -1) -> Any:
     n.need(num_classes >= 0, "with a number of classes that depends on the data")
     classes = n.cast(n.count(num_classes), x.dtype)
     return n.cast(n("equal", n.unsqueeze(x, x.rank), classes), "i64")
 
 
 @aten("mode")
-def mode(n: Node, x: Tensor, dim: int = -1, keepdim: bool = False) -> list[Tensor]:
+def mode(n: FxNode, x: FxTensor, dim: int = -1, keepdim: bool = False) -> list[FxTensor]:
     """The value that is there most often, the smallest one of several, and where it is last."""
     if not x.rank:
         return [x, n.full((), 0, "i64")]
@@ -143,7 +145,7 @@ def mode(n: Node, x: Tensor, dim: int = -1, keepdim: bool = False) -> list[Tenso
 
 
 @aten("nonzero_static")
-def nonzero_static(n: Node, x: Tensor, *, size: int, fill_value: int = -1) -> Any:
+def nonzero_static(n: FxNode, x: FxTensor, *, size: int, fill_value: int = -1) -> Any:
     if not math.prod(n.shape):
         return n.full(n.shape, 0, "i64")
     if not math.prod(x.shape):

@@ -9,18 +9,18 @@ import numpy as np
 import torch
 
 from . import arrays
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .quantized import known
 from .registry import aten
 
 
 @aten("_int_mm")
-def int_mm(n: Node, x: Tensor, y: Tensor) -> Any:
+def int_mm(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
     return n("matmul", n.cast(x, "i32"), n.cast(y, "i32"))
 
 
 @aten("_weight_int8pack_mm")
-def weight_int8pack_mm(n: Node, x: Tensor, weight: Tensor, scales: Tensor) -> Any:
+def weight_int8pack_mm(n: FxNode, x: FxTensor, weight: FxTensor, scales: FxTensor) -> Any:
     """x times the transpose of int8 weights with a scale a row."""
     codes = n.cast(n.transpose(weight, (1, 0)), "f32")
     weights = n("mul", codes, n.cast(n.reshape(scales, (1, weight.shape[0])), "f32"))
@@ -28,7 +28,7 @@ def weight_int8pack_mm(n: Node, x: Tensor, weight: Tensor, scales: Tensor) -> An
 
 
 @aten("_weight_int4pack_mm_for_cpu")
-def weight_int4pack_mm(n: Node, x: Tensor, packed: Tensor, group: int, scales_and_zeros: Tensor) -> Any:
+def weight_int4pack_mm(n: FxNode, x: FxTensor, packed: FxTensor, group: int, scales_and_zeros: FxTensor) -> Any:
     """x times the transpose of ``(codes - 8) * scale + zero``, in groups along its rows. How the codes are packed is
     different from processor to processor."""
     k, columns = x.shape[-1], n.shape[-1]
@@ -44,7 +44,7 @@ def weight_int4pack_mm(n: Node, x: Tensor, packed: Tensor, group: int, scales_an
     return n("matmul", n.cast(x, "f32"), weights)
 
 
-def _codes_of(n: Node, packed: Tensor, k: int, columns: int) -> np.ndarray:
+def _codes_of(n: FxNode, packed: FxTensor, k: int, columns: int) -> np.ndarray:
     """The codes [columns, k] of packed weights: PyTorch multiplies them by the identity."""
     array = known(n, packed)
     n.need(array is not None, "whose weights are computed")

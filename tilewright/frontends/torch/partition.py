@@ -13,12 +13,12 @@ from torch.fx.passes.split_module import split_module
 from ...ir.types import Type
 from ...support.errors import UnsupportedError
 from ...support.sizes import Undecided
-from .importer import Importer
-from .node import DTYPES, FAILED, Failure, NotImported, Tensor, is_complex, place_of, result_of
+from .importer import TorchImporter
+from .node import DTYPES, FAILED, FxTensor, ImportFailure, NotImported, is_complex, place_of, result_of
 from .symbols import NoFormula
 
 
-class Trial(Importer):
+class Trial(TorchImporter):
     """An importer that goes on where an operator cannot be imported, as if its results were inputs. `failed` has the
     nodes, `failures` say why; results of types that we do not have fail whatever takes them."""
 
@@ -38,13 +38,13 @@ class Trial(Importer):
         try:
             made = super()._call(node)
         except UnsupportedError as e:
-            self.failures.append(Failure(self._name(node), place_of(node), e.message))
+            self.failures.append(ImportFailure(self._name(node), place_of(node), e.message))
             made = FAILED
         if made is not FAILED:
             return made
         known = len(self.failures) > before or not self.failed.isdisjoint(node.all_input_nodes)
         if not known:  # what a failed one gives is no fault of who takes it
-            self.failures.append(Failure(self._name(node), place_of(node), "of complex or quantized tensors"))
+            self.failures.append(ImportFailure(self._name(node), place_of(node), "of complex or quantized tensors"))
         return self._stands_in(node)
 
     def _inside(self, node: torch.fx.Node) -> Any:
@@ -84,7 +84,7 @@ class Trial(Importer):
             t = Type(tuple(self.size(d) for d in value.shape), DTYPES[value.dtype])
         except (NotImported, NoFormula, Undecided):
             return FAILED
-        return Tensor(self.make.input(f"{node.name}.{len(self.make.names)}", t), t)
+        return FxTensor(self.make.input(f"{node.name}.{len(self.make.names)}", t), t)
 
 
 def random_operator(node: torch.fx.Node) -> bool:

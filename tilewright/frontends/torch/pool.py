@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .conv import _each, halved
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 
-def _batched(n: Node, x: Tensor, rank: int) -> Tensor:
+def _batched(n: FxNode, x: FxTensor, rank: int) -> FxTensor:
     return n.unsqueeze(x, 0) if x.rank == rank + 1 else x
 
 
@@ -28,7 +28,7 @@ def _window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bo
 
 
 @aten("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(n: Node, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+def max_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
              ceil_mode: bool = False) -> Any:  # fmt: skip
     r = int(n.overload.split("max_pool")[1][0])
     x = _batched(n, x, r)
@@ -45,7 +45,7 @@ def max_pool(n: Node, x: Tensor, kernel_size: Any, stride: Any = None, padding: 
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(n: Node, x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+def avg_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
              count_include_pad: bool = True, divisor_override: int | None = None) -> Any:  # fmt: skip
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(x.is_float, "of integers")
@@ -67,7 +67,7 @@ def avg_pool(n: Node, x: Tensor, kernel_size: Any, stride: Any = None, padding: 
 
 
 @aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", *(f"adaptive_avg_pool{r}d" for r in (1, 2, 3)))
-def adaptive_avg_pool(n: Node, x: Tensor, output_size: Any) -> Any:
+def adaptive_avg_pool(n: FxNode, x: FxTensor, output_size: Any) -> Any:
     r = int(n.overload.split("avg_pool")[1][0])
     if not math.prod(n.shape):
         return n.full(n.shape, 0, n.dtype)
@@ -94,7 +94,7 @@ def _windows(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(n: Node, x: Tensor, output_size: Any) -> list[Any]:
+def adaptive_max_pool(n: FxNode, x: FxTensor, output_size: Any) -> list[Any]:
     r = int(n.overload.split("max_pool")[1][0])
     if not math.prod(n.shape):
         return [n.full(n.shape, 0, n.dtype), n.full(n.shape, 0, "i64")]

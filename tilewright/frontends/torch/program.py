@@ -24,10 +24,10 @@ from ...ir.types import Type
 from ...support.errors import TilewrightError, UnsupportedError, UsageError
 from ...support.sizes import Dim, at_most, current, open_sizes
 from . import arrays
-from .callable import Call, TorchExecutable
+from .callable import CallingConvention, TorchExecutable
 from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
 from .foreach import foreach_decompositions
-from .importer import Importer
+from .importer import TorchImporter
 from .node import COMPLEX, DTYPES
 from .number_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
@@ -75,7 +75,7 @@ def training_decompositions() -> Any:
     return table
 
 
-class Program:
+class TorchProgram:
     """A program of `torch.export` after decomposition."""
 
     def __init__(self, exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> None:
@@ -86,7 +86,7 @@ class Program:
         written = {s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
         #: arrays (and numbers, None) by placeholder, which the graph has built in
         self.known: dict[str, Any] = {}
-        self.call = Call(exported, name, parameters)
+        self.call = CallingConvention(exported, name, parameters)
         self.inputs: list[str] = []
         #: the symbols of shapes, and conditions of them that were found to hold where they cannot be proved
         self.open: list[Open] = []
@@ -107,18 +107,18 @@ class Program:
                 self.known[spec.arg.name] = arrays.view(state[spec.target])
 
     @staticmethod
-    def of(source: Any, examples: Any, dynamic_shapes: Any) -> Program:
+    def of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
         """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
         if what it exports is not right for all sizes that `dynamic_shapes` lets in.
 
         One thread after the other: PyTorch traces with modes that all threads share."""
-        if isinstance(source, Program):
+        if isinstance(source, TorchProgram):
             return source
         with _tracing:
-            return Program._of(source, examples, dynamic_shapes)
+            return TorchProgram._of(source, examples, dynamic_shapes)
 
     @staticmethod
-    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> Program:
+    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
         if isinstance(source, ExportedProgram):
             if dynamic_shapes is not None:
                 raise UsageError(
@@ -136,7 +136,9 @@ class Program:
         try:
             exported = traced(source, args, kwargs, shapes)
         except Exception as e:  # whatever the module's own code raises
-            unproved = Program._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
+            unproved = (
+                TorchProgram._unproved(source, args, kwargs, shapes) if "Constraints violated" in str(e) else None
+            )
             if unproved is not None:
                 return unproved
             found = export_with_constants(source, args, kwargs, shapes) if "data-dependent" in str(e) else None
@@ -149,7 +151,7 @@ class Program:
         return program
 
     @staticmethod
-    def _unproved(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Program | None:
+    def _unproved(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> TorchProgram | None:
         """The program where PyTorch does not prove that it holds for all sizes, but we do; None where we do not.
 
         Its conditions stay with it, and it does not take a size for another one than 1."""
@@ -270,7 +272,7 @@ class Program:
                     hint="give ranges in which this always holds",
                 )
         inputs = [(name, _type(name, self._meta(name), known)) for name in self.inputs]
-        importer = Importer(inputs, self.known, known)
+        importer = TorchImporter(inputs, self.known, known)
         results = importer.run(self.exported.graph_module)
         outputs = self.call.outputs(results)
         return importer.finish(outputs)
@@ -298,9 +300,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> Program:
+def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> TorchProgram:
     try:
-        return Program(exported.run_decompositions(decompositions()), name, parameters)
+        return TorchProgram(exported.run_decompositions(decompositions()), name, parameters)
     except TilewrightError:
         raise
     except Exception as e:
@@ -362,4 +364,4 @@ def _type(name: str, meta: torch.Tensor, known: Known) -> Type:
     return Type(shape, DTYPES[meta.dtype])
 
 
-__all__ = ["Program", "decompositions"]
+__all__ = ["TorchProgram", "decompositions"]

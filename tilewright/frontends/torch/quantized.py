@@ -18,7 +18,7 @@ from ...graph.rewrite import defined_by
 from ...ops.quant import limits
 from ...support.sizes import is_open
 from . import arrays
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 PREFIX = "quantized_decomposed."
@@ -32,9 +32,9 @@ def decomposed(*names: str) -> Any:
     return aten(*(PREFIX + name for name in names))
 
 
-def known(n: Node, x: Any) -> np.ndarray | None:
+def known(n: FxNode, x: Any) -> np.ndarray | None:
     """The array of a number, of a constant, or of one number that is repeated; None for what is computed."""
-    if not isinstance(x, Tensor):
+    if not isinstance(x, FxTensor):
         return np.asarray(x)
     value = x.ssa
     op = defined_by(value, "expand")
@@ -42,9 +42,9 @@ def known(n: Node, x: Any) -> np.ndarray | None:
     return array if array is None or op is None or is_open(*x.shape) else np.array(np.broadcast_to(array, x.shape))
 
 
-def by_pytorch(n: Node, arguments: Sequence[Any]) -> Tensor | None:
+def by_pytorch(n: FxNode, arguments: Sequence[Any]) -> FxTensor | None:
     """What the operator itself gives if all tensors among its arguments are known, else None."""
-    given = [known(n, a) if isinstance(a, Tensor) else a for a in arguments]
+    given = [known(n, a) if isinstance(a, FxTensor) else a for a in arguments]
     if any(g is None and a is not None for g, a in zip(given, arguments, strict=True)):
         return None
     with torch.no_grad():
@@ -56,14 +56,14 @@ def folded(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: constants are quantized when the program is imported, by PyTorch."""
 
     @wraps(f)
-    def imported(n: Node, *arguments: Any, **named: Any) -> Any:
+    def imported(n: FxNode, *arguments: Any, **named: Any) -> Any:
         made = None if named else by_pytorch(n, arguments)
         return f(n, *arguments, **named) if made is None else made
 
     return imported
 
 
-def number(n: Node, x: Any, what: str) -> Any:
+def number(n: FxNode, x: Any, what: str) -> Any:
     """A number, or a constant of one element as one; NotImported if it is computed."""
     array = known(n, x)
     n.need(array is not None and array.size == 1, f"whose {what} is computed")
@@ -73,13 +73,13 @@ def number(n: Node, x: Any, what: str) -> Any:
 # ---- one scale for a tensor ----------------------------------------------------------------------------------------
 
 
-def check_range(n: Node, low: int, high: int) -> None:
+def check_range(n: FxNode, low: int, high: int) -> None:
     n.need(n.dtype in STORED, f"to {n.dtype}")
     least, most = limits(n.dtype)
     n.need(least <= low <= high <= most, f"to {low} ... {high}, which {n.dtype} does not hold")
 
 
-def stored(n: Node, values: Tensor, low: int, high: int) -> Tensor:
+def stored(n: FxNode, values: FxTensor, low: int, high: int) -> FxTensor:
     """Whole floats as the dtype of the result, limited to low ... high."""
     wide = n.cast(values, "f64") if n.dtype == "i32" else values
     return n.cast(n("clip", wide, low=float(low), high=float(high)), n.dtype)
@@ -87,7 +87,7 @@ def stored(n: Node, values: Tensor, low: int, high: int) -> Tensor:
 
 @decomposed("quantize_per_tensor", "quantize_per_tensor.tensor", "quantize_per_tensor.tensor2")
 @folded
-def quantize_per_tensor(n: Node, x: Tensor, scale: Any, zero: Any, low: Any, high: Any, dtype: Any) -> Any:
+def quantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, low: Any, high: Any, dtype: Any) -> Any:
     low, high = (number(n, v, "range") for v in (low, high))
     check_range(n, low, high)
     x = n.cast(x, "f32")
@@ -102,7 +102,7 @@ def quantize_per_tensor(n: Node, x: Tensor, scale: Any, zero: Any, low: Any, hig
     return stored(n, n("add", rounded, n.reshape(n.tensor(zero, "f32"), ())), low, high)
 
 
-def _by_known(n: Node, x: Tensor, scale: float, zero: int, low: int, high: int) -> Any:
+def _by_known(n: FxNode, x: FxTensor, scale: float, zero: int, low: int, high: int) -> Any:
     """By the operator, behind a clip where not all numbers of the dtype are meant; None where it has no meaning.
 
     PyTorch multiplies by the inverse of the scale where the operator divides: numbers that lie between two codes may be
@@ -118,14 +118,16 @@ def _by_known(n: Node, x: Tensor, scale: float, zero: int, low: int, high: int) 
 
 
 @decomposed("dequantize_per_tensor", "dequantize_per_tensor.tensor", "dequantize_per_tensor.tensor2")
-def dequantize_per_tensor(n: Node, x: Tensor, scale: Any, zero: Any, *_: Any, **__: Any) -> Any:
+def dequantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, *_: Any, **__: Any) -> Any:
     scale = n.reshape(n.tensor(scale, "f32"), ())
     array = known(n, zero)
     zero = n.reshape(zero, ()) if array is None else n.constant(array.reshape(()))
     return _dequantized(n, x, scale, zero, None, axis=0)
 
 
-def _dequantized(n: Node, x: Tensor, scale: Tensor, zero: Tensor | None, along: Any, **attributes: Any) -> Tensor:
+def _dequantized(
+    n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor | None, along: Any, **attributes: Any
+) -> FxTensor:
     """By the operator if the zero points are certain to fit the dtype of x; else PyTorch's arithmetic, with
     parameters that `along` brings to a shape which broadcasts to x."""
     fits = None if zero is None else _fitting(n, x, zero)
@@ -136,14 +138,14 @@ def _dequantized(n: Node, x: Tensor, scale: Tensor, zero: Tensor | None, along: 
     return _times(n, x, scale, zero)
 
 
-def _times(n: Node, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def _times(n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor | None) -> FxTensor:
     """(x - zero) * scale, in f64 where one of them is that."""
     kind = "f64" if "f64" in (scale.dtype, "" if zero is None else zero.dtype) else "f32"
     centred = n.cast(x, kind) if zero is None else n("sub", n.cast(x, kind), n.cast(zero, kind))
     return n("mul", centred, n.cast(scale, kind))  # type: ignore[no-any-return]
 
 
-def _fitting(n: Node, x: Tensor, zero: Tensor) -> Tensor | None:
+def _fitting(n: FxNode, x: FxTensor, zero: FxTensor) -> FxTensor | None:
     """Zero points in the dtype of x; None if they might not fit."""
     array = known(n, zero)
     if array is None:
@@ -166,7 +168,7 @@ def _was_chosen(zero: Any, dtype: str) -> bool:
 # ---- one scale for a channel, a group or a token ---------------------------------------------------------------------
 
 
-def _quantized(n: Node, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int, after: bool) -> Tensor:
+def _quantized(n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor, low: int, high: int, after: bool) -> FxTensor:
     """PyTorch's arithmetic with parameters that broadcast to x; `after`: zero points are added to what was rounded."""
     check_range(n, low, high)
     kind = "f64" if "f64" in (x.dtype, scale.dtype) else "f32"
@@ -176,7 +178,7 @@ def _quantized(n: Node, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: 
     return stored(n, made, low, high)
 
 
-def _channel(n: Node, x: Tensor, axis: int) -> Callable[[Tensor], Tensor]:
+def _channel(n: FxNode, x: FxTensor, axis: int) -> Callable[[FxTensor], FxTensor]:
     """From a vector to one along this dimension of x."""
     return lambda v: n.reshape(v, [v.shape[0] if i == axis else 1 for i in range(x.rank)])
 
@@ -184,7 +186,7 @@ def _channel(n: Node, x: Tensor, axis: int) -> Callable[[Tensor], Tensor]:
 @decomposed("quantize_per_channel")
 @folded
 def quantize_per_channel(
-    n: Node, x: Tensor, scales: Tensor, zeros: Tensor, axis: int, low: int, high: int, dtype: Any
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, axis: int, low: int, high: int, dtype: Any
 ) -> Any:
     along = _channel(n, x, axis % x.rank)
     return _quantized(n, n.cast(x, "f32"), along(scales), along(zeros), low, high, after=True)
@@ -192,13 +194,13 @@ def quantize_per_channel(
 
 @decomposed("dequantize_per_channel")
 def dequantize_per_channel(
-    n: Node, x: Tensor, scales: Tensor, zeros: Tensor | None, axis: int, *_: Any, **__: Any
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, axis: int, *_: Any, **__: Any
 ) -> Any:
     axis = axis % x.rank
     return _dequantized(n, x, scales, zeros, _channel(n, x, axis), axis=axis)
 
 
-def _group(n: Node, x: Tensor, scales: Tensor, size: int) -> int:
+def _group(n: FxNode, x: FxTensor, scales: FxTensor, size: int) -> int:
     """How many neighbours of a row have one scale; one scale a row may be given with larger groups."""
     size = x.shape[-1] if size > x.shape[-1] and scales.shape[-1] == 1 else size
     n.need(x.rank == 2 and size > 1 and x.shape[1] % size == 0, f"of {x.type} in groups of {size}")
@@ -208,7 +210,7 @@ def _group(n: Node, x: Tensor, scales: Tensor, size: int) -> int:
 @decomposed("quantize_per_channel_group")
 @folded
 def quantize_per_channel_group(
-    n: Node, x: Tensor, scales: Tensor, zeros: Tensor, low: int, high: int, dtype: Any, group: int = 128
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: Any, group: int = 128
 ) -> Any:
     rows = n.reshape(x, (-1, _group(n, x, scales, group)))
     made = _quantized(n, rows, n.reshape(scales, (-1, 1)), n.reshape(zeros, (-1, 1)), low, high, after=False)
@@ -216,34 +218,34 @@ def quantize_per_channel_group(
 
 
 @decomposed("dequantize_per_channel_group")
-def dequantize_per_channel_group(
-    n: Node, x: Tensor, scales: Tensor, zeros: Tensor | None, low: int, high: int, dtype: Any, group: int = 128,
-    output_dtype: Any = torch.float32,
-) -> Any:  # fmt: skip
+def dequantize_per_channel_group(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, low: int, high: int,
+                                 dtype: Any, group: int = 128, output_dtype: Any = torch.float32) -> Any:  # fmt: skip
     block = _group(n, x, scales, group)
     form = (x.shape[0], x.shape[1] // block)
     scales, zeros = n.reshape(scales, form), None if zeros is None else n.reshape(zeros, form)
 
-    def along(v: Tensor) -> Tensor:
+    def along(v: FxTensor) -> FxTensor:
         wide = n.expand(n.unsqueeze(v, 2), (*form, block))
         return n.reshape(wide, x.shape)
 
     return _dequantized(n, x, scales, zeros, along, axis=1, block=block)
 
 
-def _token(n: Node, x: Tensor) -> Callable[[Tensor], Tensor]:
+def _token(n: FxNode, x: FxTensor) -> Callable[[FxTensor], FxTensor]:
     return lambda v: n.reshape(v, (*x.shape[:-1], 1))
 
 
 @decomposed("quantize_per_token")
 @folded
-def quantize_per_token(n: Node, x: Tensor, scales: Tensor, zeros: Tensor, low: int, high: int, dtype: Any) -> Any:
+def quantize_per_token(
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: Any
+) -> Any:
     along = _token(n, x)
     return _quantized(n, x, along(scales), along(zeros), low, high, after=False)
 
 
 @decomposed("dequantize_per_token")
-def dequantize_per_token(n: Node, x: Tensor, scales: Tensor, zeros: Tensor, *_: Any, **__: Any) -> Any:
+def dequantize_per_token(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, *_: Any, **__: Any) -> Any:
     along = _token(n, x)
     return _times(n, x, along(scales), along(zeros))
 
@@ -251,7 +253,7 @@ def dequantize_per_token(n: Node, x: Tensor, scales: Tensor, zeros: Tensor, *_: 
 # ---- scales of what is quantized when the program runs ---------------------------------------------------------------
 
 
-def _ends(n: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+def _ends(n: FxNode, x: FxTensor) -> tuple[FxTensor, FxTensor]:
     """The smallest and the largest element, or 0 if that is beyond."""
     axes = tuple(range(x.rank))
     least, most = (n(name, x, axes=axes, keepdims=False) if axes else x for name in ("reduce_min", "reduce_max"))
@@ -259,7 +261,7 @@ def _ends(n: Node, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @decomposed("choose_qparams.tensor", "choose_qparams_symmetric.tensor")
-def choose_qparams(n: Node, x: Tensor, low: int, high: int, eps: float, dtype: Any) -> Any:
+def choose_qparams(n: FxNode, x: FxTensor, low: int, high: int, eps: float, dtype: Any) -> Any:
     n.need(x.dtype == "f32", f"of {x.dtype}")
     least, most = _ends(n, x)
     if "symmetric" in n.overload:
@@ -274,7 +276,7 @@ def choose_qparams(n: Node, x: Tensor, low: int, high: int, eps: float, dtype: A
 
 
 @decomposed("choose_qparams_per_token")
-def choose_qparams_per_token(n: Node, x: Tensor, dtype: Any) -> Any:
+def choose_qparams_per_token(n: FxNode, x: FxTensor, dtype: Any) -> Any:
     n.need(dtype == torch.int8, f"to {dtype}")
     scale = n("reduce_max", n("abs", x), axes=(x.rank - 1,), keepdims=True)
     scale = n.cast(scale, "f32") if x.dtype == "f16" else scale
@@ -283,7 +285,7 @@ def choose_qparams_per_token(n: Node, x: Tensor, dtype: Any) -> Any:
 
 
 @decomposed("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")
-def choose_qparams_per_token_asymmetric(n: Node, x: Tensor, dtype: Any) -> Any:
+def choose_qparams_per_token_asymmetric(n: FxNode, x: FxTensor, dtype: Any) -> Any:
     low, high = limits("i8")  # whatever the dtype
     n.need(x.dtype == "f32", f"of {x.dtype}")
     ends = {"axes": (x.rank - 1,), "keepdims": True}
@@ -299,5 +301,5 @@ def choose_qparams_per_token_asymmetric(n: Node, x: Tensor, dtype: Any) -> Any:
 
 
 @decomposed("convert_element_type.no_fuse")
-def convert(n: Node, x: Tensor, dtype: Any) -> Any:
+def convert(n: FxNode, x: FxTensor, dtype: Any) -> Any:
     return n.cast(x, n.dtype)

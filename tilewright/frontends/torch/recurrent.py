@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .create import dropout as dropped
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 #: for every cell, which of PyTorch's gates are those of `tw`, in order: LSTM i, f, g, o and GRU r, z, n
@@ -17,8 +17,8 @@ KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @aten(*[f"{kind}.input" for kind in KINDS], *[f"tilewright.{kind}" for kind in KINDS])
-def recurrent(n: Node, x: Tensor, states: Any, params: Sequence[Tensor], biases: bool, layers: int, dropout: float,
-              train: bool, bidirectional: bool, batch_first: bool) -> list[Any]:  # fmt: skip
+def recurrent(n: FxNode, x: FxTensor, states: Any, params: Sequence[FxTensor], biases: bool, layers: int,
+              dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> list[Any]:  # fmt: skip
     """The last layer's h of all steps, and the last states of all layers and directions."""
     kind = n.overload.split(".")[1]
     states = list(states) if isinstance(states, list) else [states]
@@ -27,7 +27,7 @@ def recurrent(n: Node, x: Tensor, states: Any, params: Sequence[Tensor], biases:
     projected = each > 2 + 2 * biases
     n.need(all(x.shape), "of nothing")
     x = n.transpose(x, (1, 0, 2)) if batch_first else x
-    last: list[list[Tensor]] = [[] for _ in states]
+    last: list[list[FxTensor]] = [[] for _ in states]
     for layer in range(layers):
         if layer and train and dropout:
             x = dropped(n, x, dropout)
@@ -46,13 +46,13 @@ def recurrent(n: Node, x: Tensor, states: Any, params: Sequence[Tensor], biases:
     return [n.transpose(x, (1, 0, 2)) if batch_first else x, *[n.concat(ends, 0) for ends in last]]
 
 
-def _direction(n: Node, kind: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor],
+def _direction(n: FxNode, kind: str, x: FxTensor, states: Sequence[FxTensor], params: Sequence[FxTensor],
                reverse: bool) -> Any:  # fmt: skip
     """x [time, batch, inputs] through one cell: h of all steps, and the last states [batch, hidden]."""
     cell, hidden = kind.partition("_")[0], states[0].shape[1]
     order = ORDERS[cell]
 
-    def arranged(p: Tensor) -> Tensor:
+    def arranged(p: FxTensor) -> FxTensor:
         return n.concat([n.slice(p, 0, g * hidden, hidden) for g in order], 0)
 
     w, r, *bias = map(arranged, params)
@@ -71,7 +71,9 @@ def _direction(n: Node, kind: str, x: Tensor, states: Sequence[Tensor], params: 
     return n(cell, gates, weights, *states, reverse=reverse, **attributes)
 
 
-def _unrolled(n: Node, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], reverse: bool) -> list[Tensor]:
+def _unrolled(
+    n: FxNode, x: FxTensor, states: Sequence[FxTensor], params: Sequence[FxTensor], reverse: bool
+) -> list[FxTensor]:
     """An LSTM whose h [batch, projection] is a product of what its gates let out."""
     (h, c), (w, r, *bias, projection) = states, params
     n.known(x.shape[0])
@@ -79,7 +81,7 @@ def _unrolled(n: Node, x: Tensor, states: Sequence[Tensor], params: Sequence[Ten
     for b in bias:
         gates = n("add", gates, b)
     weights, projection = n.transpose(r, (1, 0)), n.transpose(projection, (1, 0))
-    steps: list[Tensor] = []
+    steps: list[FxTensor] = []
     for t in range(x.shape[0])[:: -1 if reverse else 1]:
         both = n("add", n.reshape(n.slice(gates, 0, t, 1), gates.shape[1:]), n("matmul", h, weights))
         i, f, g, o = (

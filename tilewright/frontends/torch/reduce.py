@@ -8,29 +8,29 @@ from typing import Any
 import torch
 
 from ...support.sizes import is_open, larger
-from .node import Node, Tensor, dtype_of
+from .node import FxNode, FxTensor, dtype_of
 from .registry import aten
 
 
-def folded(n: Node, operator: str, x: Tensor, axes: tuple[int, ...], keepdim: bool = False) -> Tensor:
+def folded(n: FxNode, operator: str, x: FxTensor, axes: tuple[int, ...], keepdim: bool = False) -> FxTensor:
     """A reduction; over no dimensions the tensor itself."""
-    made: Tensor = n(operator, x, axes=axes, keepdims=keepdim) if x.rank else x
+    made: FxTensor = n(operator, x, axes=axes, keepdims=keepdim) if x.rank else x
     return made
 
 
 @aten("sum", "sum.dim_IntList", "mean", "mean.dim")
-def total(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     mean = n.overload.startswith("aten.mean")
     return folded(n, "reduce_mean" if mean else "reduce_sum", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("prod", "prod.dim_int")
-def prod(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+def prod(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     return folded(n, "reduce_prod", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("amax", "amin", "max", "min", "max.dim", "min.dim")
-def extreme(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def extreme(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False) -> Any:
     largest = "max" in n.overload
     places = n.overload.endswith(".dim")
     if x.dtype == "i1":
@@ -43,20 +43,20 @@ def extreme(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     return folded(n, "reduce_max" if largest else "reduce_min", x, x.axes(dim), keepdim)
 
 
-def _with_places(n: Node, x: Tensor, largest: bool, dim: int, keepdim: bool) -> list[Tensor]:
+def _with_places(n: FxNode, x: FxTensor, largest: bool, dim: int, keepdim: bool) -> list[FxTensor]:
     values = folded(n, "reduce_max" if largest else "reduce_min", x, x.axes(dim), keepdim)
     return [values, _places(n, x, largest, dim, keepdim)]
 
 
-def _places(n: Node, x: Tensor, largest: bool, dim: int, keepdim: bool) -> Tensor:
+def _places(n: FxNode, x: FxTensor, largest: bool, dim: int, keepdim: bool) -> FxTensor:
     if not x.rank or not math.prod(x.shape):
         return n.full([d for i, d in enumerate(x.shape) if i != x.axis(dim)] if not keepdim else x.shape, 0, "i64")
-    made: Tensor = n("arg_max" if largest else "arg_min", x, axis=x.axis(dim), keepdims=keepdim)
+    made: FxTensor = n("arg_max" if largest else "arg_min", x, axis=x.axis(dim), keepdims=keepdim)
     return made
 
 
 @aten("argmax", "argmin")
-def arg_extreme(n: Node, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def arg_extreme(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> Any:
     largest = n.overload.endswith("argmax")
     x = n.cast(x, "ui8") if x.dtype == "i1" else x
     if dim is None:
@@ -65,7 +65,7 @@ def arg_extreme(n: Node, x: Tensor, dim: int | None = None, keepdim: bool = Fals
 
 
 @aten("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
-def truth(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+def truth(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False) -> Any:
     some = n.overload.startswith("aten.any")
     if isinstance(dim, (list, tuple)) and not dim:
         return n.cast(x, "i1")
@@ -73,7 +73,7 @@ def truth(n: Node, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 @aten("cumsum", "cumprod")
-def running(n: Node, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+def running(n: FxNode, x: FxTensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     x = n.cast(x, n.dtype if dtype is None else dtype_of(dtype))
     if not x.rank or not math.prod(x.shape):
         return x
@@ -81,7 +81,7 @@ def running(n: Node, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -
 
 
 @aten("logcumsumexp")
-def log_running_sum(n: Node, x: Tensor, dim: int) -> Any:
+def log_running_sum(n: FxNode, x: FxTensor, dim: int) -> Any:
     """In steps of 1, 2, 4 ...: log(e^a + e^b) of what is known here and what is known so far back."""
     if not x.rank or not math.prod(x.shape):
         return x
@@ -102,7 +102,7 @@ def log_running_sum(n: Node, x: Tensor, dim: int) -> Any:
 
 
 @aten("logsumexp")
-def logsumexp(n: Node, x: Tensor, dim: Any, keepdim: bool = False) -> Any:
+def logsumexp(n: FxNode, x: FxTensor, dim: Any, keepdim: bool = False) -> Any:
     return folded(n, "reduce_log_sum_exp", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
@@ -110,7 +110,7 @@ def logsumexp(n: Node, x: Tensor, dim: Any, keepdim: bool = False) -> Any:
     "var.correction", "var.dim", "var", "std.correction", "std.dim", "std", "var_mean.correction", "std_mean.correction"
 )
 def variance(
-    n: Node, x: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None
+    n: FxNode, x: FxTensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
@@ -131,7 +131,7 @@ def variance(
 
 @aten("linalg_vector_norm")
 def vector_norm(
-    n: Node, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    n: FxNode, x: FxTensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     axes, x = x.axes(dim), n.cast(x, n.dtype)
     if not x.rank:
@@ -147,5 +147,5 @@ def vector_norm(
 
 
 @aten("count_nonzero.dim_IntList", "count_nonzero")
-def count_nonzero(n: Node, x: Tensor, dim: Any = None) -> Any:
+def count_nonzero(n: FxNode, x: FxTensor, dim: Any = None) -> Any:
     return folded(n, "reduce_sum", n.cast(n.cast(x, "i1"), "i64"), x.axes(dim))

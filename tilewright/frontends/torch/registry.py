@@ -13,7 +13,7 @@ def aten(*overloads: str) -> Callable[[Callable], Callable]:
     """Register an import function ``f(n, *arguments)`` for overloads of ATen: ``"add.Tensor"``, or ``"relu"`` for
     ``relu.default``.
 
-    `n` is the `Node` being imported; arguments come as in the overload's schema: `Tensor`s, lists of them, numbers,
+    `n` is the `FxNode` being imported; arguments come as in the overload's schema: `FxTensor`s, lists of them, numbers,
     None. It returns the result, or a list of results. An overload that has complex operands or results is looked up as
     ``"complex.add.Tensor"``; complex tensors have one more dimension, of the real and the imaginary part.
 

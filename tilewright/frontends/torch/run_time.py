@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .node import Node, NotImported, RunTimeNumber
+from .node import FxNode, NotImported, RunTimeNumber
 
 _OPERATORS: dict[Any, str] = {
     operator.truediv: "div", operator.mul: "mul", operator.add: "add", operator.sub: "sub", operator.neg: "neg",
@@ -16,7 +16,7 @@ _OPERATORS: dict[Any, str] = {
 }  # fmt: skip
 
 
-def float_of(n: Node, target: Any, args: Sequence[Any]) -> RunTimeNumber:
+def float_of(n: FxNode, target: Any, args: Sequence[Any]) -> RunTimeNumber:
     """What Python computes of sizes and floats, in f64 as Python does; NotImported for other functions."""
     numbers = [n.tensor(x, "f64") for x in args]
     if target is torch.sym_float:

@@ -11,14 +11,14 @@ import numpy as np
 
 from .backward import spread
 from .conv import INTERPOLATIONS, interpolation, nearest, ratios, repetitions
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 # ---- resizing and padding --------------------------------------------------------------------------------------------
 
 
 @aten(*(f"{mode}{r}d_backward" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)))
-def upsample_nearest_backward(n: Node, dy: Tensor, output_size: Any, input_size: Sequence[int], *scales: Any,
+def upsample_nearest_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Sequence[int], *scales: Any,
                               **named: Any) -> Any:  # fmt: skip
     """Every element adds up the gradients of those that it was copied to."""
     for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named)):
@@ -35,7 +35,7 @@ def upsample_nearest_backward(n: Node, dy: Tensor, output_size: Any, input_size:
 
 
 @aten(*(f"{name}_backward" for name in INTERPOLATIONS))
-def upsample_backward(n: Node, dy: Tensor, output_size: Any, input_size: Sequence[int], align_corners: bool,
+def upsample_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Sequence[int], align_corners: bool,
                       *scales: Any, **named: Any) -> Any:  # fmt: skip
     for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named)):
         axis = 2 + i
@@ -46,7 +46,7 @@ def upsample_backward(n: Node, dy: Tensor, output_size: Any, input_size: Sequenc
 
 
 @aten("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
-def replication_pad_backward(n: Node, dy: Tensor, x: Tensor, padding: Sequence[int]) -> Any:
+def replication_pad_backward(n: FxNode, dy: FxTensor, x: FxTensor, padding: Sequence[int]) -> Any:
     """`padding` begins with the last dimension: what comes before it and after it, which may be less than nothing."""
     n.known(*x.shape)
     n.need(math.prod(dy.shape), "of nothing")
@@ -60,7 +60,7 @@ def replication_pad_backward(n: Node, dy: Tensor, x: Tensor, padding: Sequence[i
 
 
 @aten("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
-def adaptive_max_pool_backward(n: Node, dy: Tensor, x: Tensor, indices: Tensor) -> Any:
+def adaptive_max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, indices: FxTensor) -> Any:
     """`indices` count the elements of an image."""
     r = int(n.overload.split("max_pool")[1][0])
     n.need(math.prod(dy.shape), "of nothing")
@@ -81,8 +81,8 @@ SHARPNESS = -0.75
 
 
 @aten("grid_sampler_2d_backward", "grid_sampler_3d_backward")
-def grid_sampler_backward(n: Node, dy: Tensor, x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool,
-                          mask: Sequence[bool]) -> list[Any]:  # fmt: skip
+def grid_sampler_backward(n: FxNode, dy: FxTensor, x: FxTensor, grid: FxTensor, mode: int, padding: int,
+                          align_corners: bool, mask: Sequence[bool]) -> list[Any]:  # fmt: skip
     """The gradients of x [N, C, *in] and of the grid [N, *out, r], as far as `mask` asks for them.
 
     A place of the grid is the weighted sum of elements around it, weights and elements being products and combinations
@@ -118,7 +118,9 @@ def grid_sampler_backward(n: Node, dy: Tensor, x: Tensor, grid: Tensor, mode: in
     return [dx, dgrid]
 
 
-def _of_grid(n: Node, x: Tensor, grid: Tensor, rows: Tensor, at: Tensor, axes: Sequence[_Axis], mode: int) -> Tensor:
+def _of_grid(
+    n: FxNode, x: FxTensor, grid: FxTensor, rows: FxTensor, at: FxTensor, axes: Sequence[_Axis], mode: int
+) -> FxTensor:
     """The sum over the elements around a place of what they are worth to the loss, times how fast their weights grow
     with the place."""
     r = len(axes)
@@ -137,12 +139,12 @@ def _of_grid(n: Node, x: Tensor, grid: Tensor, rows: Tensor, at: Tensor, axes: S
     return n.reshape(n.concat([n.unsqueeze(p, 1) for p in parts], 1), grid.shape)
 
 
-def _placed(n: Node, table: Tensor, d: int, r: int) -> Tensor:
+def _placed(n: FxNode, table: FxTensor, d: int, r: int) -> FxTensor:
     """A table [offsets, places] of dimension d among r: [1, ..., offsets, ..., 1, places]."""
     return n.reshape(table, (*(1,) * d, table.shape[0], *(1,) * (r - 1 - d), table.shape[1]))
 
 
-def _product(n: Node, tables: Sequence[Tensor]) -> Tensor:
+def _product(n: FxNode, tables: Sequence[FxTensor]) -> FxTensor:
     """[offsets, ..., offsets, places]: all products of entries of one table a dimension."""
     made = _placed(n, tables[0], 0, len(tables))
     for d, table in enumerate(tables[1:], 1):
@@ -154,7 +156,7 @@ class _Axis:
     """Where places [1, P] (from -1 to 1) lie in a dimension of an image. All are [offsets, P]: `index` of the elements
     around them, their `weight` (0 for those outside), and the `growth` of that with the number in the grid."""
 
-    def __init__(self, n: Node, given: Tensor, size: int, mode: int, padding: int, align_corners: bool) -> None:
+    def __init__(self, n: FxNode, given: FxTensor, size: int, mode: int, padding: int, align_corners: bool) -> None:
         self.n, self.size = n, size
         self.low, self.high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
         step = (size - 1) / 2 if align_corners else size / 2
@@ -181,13 +183,13 @@ class _Axis:
         self.index = n.cast(self._clamped(element), "i64")
         self.weight, self.growth = weight, n("mul", growth, slope)
 
-    def _clamped(self, x: Tensor) -> Tensor:
+    def _clamped(self, x: FxTensor) -> FxTensor:
         """x within the image; what is no number is put at its begin, for it becomes an index."""
         n, zero = self.n, self.n.full((), 0, x.dtype)
-        made: Tensor = n("min", n("where", n("greater_equal", x, 0.0), x, zero), self.size - 1.0)
+        made: FxTensor = n("min", n("where", n("greater_equal", x, 0.0), x, zero), self.size - 1.0)
         return made
 
-    def _reflected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _reflected(self, x: FxTensor) -> tuple[FxTensor, FxTensor]:
         """x folded into the image, and the sign of its direction there (0 in an image of one place)."""
         n, span = self.n, self.high - self.low
         if span <= 0:
@@ -203,7 +205,7 @@ class _Axis:
         sign = n("mul", n("where", even, one, less), n("where", n("less", away, 0.0), less, one))
         return made, sign
 
-    def _kernel(self, mode: int, distance: Tensor) -> tuple[Tensor, Tensor]:
+    def _kernel(self, mode: int, distance: FxTensor) -> tuple[FxTensor, FxTensor]:
         """The weight of elements so far before a place, and its derivative."""
         n, a = self.n, SHARPNESS
         if mode == NEAREST:
@@ -214,7 +216,7 @@ class _Axis:
         if mode == LINEAR:
             return n("sub", one, far), n("where", first, n.tensor(-1.0, distance.dtype), one)
 
-        def polynomial(coefficients: Sequence[float]) -> Tensor:
+        def polynomial(coefficients: Sequence[float]) -> FxTensor:
             made = n.tensor(coefficients[0], distance.dtype)
             for c in coefficients[1:]:
                 made = n("add", n("mul", made, far), c)

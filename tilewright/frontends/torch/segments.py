@@ -7,23 +7,23 @@ import operator
 from typing import Any
 
 from .index import neutral, positions
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 COMBINES = {"sum": "add", "mean": "add", "max": "max", "min": "min", "prod": "mul"}
 REDUCES = {"add": "reduce_sum", "max": "reduce_max", "min": "reduce_min", "mul": "reduce_prod"}
 
 
-def masked(n: Node, x: Tensor, mask: Tensor, combine: str, axis: int) -> Tensor:
+def masked(n: FxNode, x: FxTensor, mask: FxTensor, combine: str, axis: int) -> FxTensor:
     """Over `axis` of x [..., segments or 1, rows, ...] what the mask (of x's rank) holds for."""
     none = n.full((), neutral(x.dtype, combine), x.dtype)
-    made: Tensor = n(REDUCES[combine], n("where", mask, x, none), axes=(axis,))
+    made: FxTensor = n(REDUCES[combine], n("where", mask, x, none), axes=(axis,))
     return made
 
 
 @aten("segment_reduce")
-def segment_reduce(n: Node, x: Tensor, reduce: str, *, lengths: Tensor | None = None, indices: Any = None,
-                   offsets: Tensor | None = None, axis: int = 0, unsafe: bool = False,
+def segment_reduce(n: FxNode, x: FxTensor, reduce: str, *, lengths: FxTensor | None = None, indices: Any = None,
+                   offsets: FxTensor | None = None, axis: int = 0, unsafe: bool = False,
                    initial: float | None = None) -> Any:  # fmt: skip
     n.need(indices is None and (lengths is not None or offsets is not None), "by indices")
     n.need(reduce in COMBINES, f"with reduce={reduce!r}")
@@ -59,9 +59,9 @@ def segment_reduce(n: Node, x: Tensor, reduce: str, *, lengths: Tensor | None = 
 
 
 @aten("_embedding_bag", "_embedding_bag_forward_only")
-def embedding_bag(n: Node, weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad: bool = False, mode: int = 0,
-                  sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
-                  padding_idx: int = -1) -> list[Any]:  # fmt: skip
+def embedding_bag(n: FxNode, weight: FxTensor, indices: FxTensor, offsets: FxTensor, scale_grad: bool = False,
+                  mode: int = 0, sparse: bool = False, per_sample_weights: FxTensor | None = None,
+                  include_last_offset: bool = False, padding_idx: int = -1) -> list[Any]:  # fmt: skip
     """Sums (0), means (1) or largest (2) of the rows of each bag; those of the padding do not count."""
     used = {u.args[1] for u in n.node.users if u.target is operator.getitem}
     n.need(used <= {0}, "with the places of what it reads")

@@ -12,23 +12,23 @@ import torch
 from ...support.sizes import is_open
 from ..moves import fill
 from ..open_values import open_slice
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 
 @aten("view", "reshape", "_unsafe_view", "view_copy", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims",
       "flatten.using_ints", "unflatten.int", "squeeze_copy", "unsqueeze_copy", "_reshape_alias")  # fmt: skip
-def reshape(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
+def reshape(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
     return n.reshape(x, n.shape)
 
 
 @aten("permute", "permute_copy")
-def permute(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
+def permute(n: FxNode, x: FxTensor, dims: Sequence[int]) -> FxTensor:
     return n.transpose(x, [x.axis(d) for d in dims])
 
 
 @aten("transpose.int", "t", "swapaxes", "movedim.int", "numpy_T", "mT", "adjoint")
-def transpose(n: Node, x: Tensor, dim0: int = 0, dim1: int = 1) -> Tensor:
+def transpose(n: FxNode, x: FxTensor, dim0: int = 0, dim1: int = 1) -> FxTensor:
     if x.rank < 2:
         return x
     name = n.overload.removeprefix("aten.")
@@ -41,12 +41,12 @@ def transpose(n: Node, x: Tensor, dim0: int = 0, dim1: int = 1) -> Tensor:
 
 
 @aten("expand", "expand_copy", "broadcast_to", "expand_as")
-def expand(n: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
+def expand(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
     return n.expand(x, n.shape)
 
 
 @aten("repeat", "tile")
-def repeat(n: Node, x: Tensor, repeats: Sequence[int]) -> Any:
+def repeat(n: FxNode, x: FxTensor, repeats: Sequence[int]) -> Any:
     rank = max(len(repeats), x.rank)
     repeats = [1] * (rank - len(repeats)) + list(repeats)
     if 0 in repeats:
@@ -55,13 +55,13 @@ def repeat(n: Node, x: Tensor, repeats: Sequence[int]) -> Any:
 
 
 @aten("slice.Tensor", "slice_copy.Tensor")
-def slice_(n: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+def slice_(n: FxNode, x: FxTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> FxTensor:
     axis = x.axis(dim)
     first, count = _cut(n, x.shape[axis], start, end, step)
     return n.slice(x, axis, first, count, step)
 
 
-def _cut(n: Node, size: int, start: Any, end: Any, step: int) -> tuple[int, int]:
+def _cut(n: FxNode, size: int, start: Any, end: Any, step: int) -> tuple[int, int]:
     """The first place of a slice of `size` elements, and how many it has."""
     start, end = (0 if start is None else start), (size if end is None else end)
     if is_open(size, start, end, step):
@@ -71,7 +71,7 @@ def _cut(n: Node, size: int, start: Any, end: Any, step: int) -> tuple[int, int]
 
 
 @aten("select.int", "select_copy.int")
-def select(n: Node, x: Tensor, dim: int, index: int) -> Tensor:
+def select(n: FxNode, x: FxTensor, dim: int, index: int) -> FxTensor:
     axis = x.axis(dim)
     return n.reshape(n.slice(x, axis, _place(index, x.shape[axis]), 1), n.shape)
 
@@ -82,26 +82,26 @@ def _place(index: int, size: int) -> int:
 
 
 @aten("narrow", "narrow_copy")
-def narrow(n: Node, x: Tensor, dim: int, start: int, length: int) -> Tensor:
+def narrow(n: FxNode, x: FxTensor, dim: int, start: int, length: int) -> FxTensor:
     axis = x.axis(dim)
     return n.slice(x, axis, _place(start, x.shape[axis]), length)
 
 
 @aten("select_scatter")
-def select_scatter(n: Node, x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+def select_scatter(n: FxNode, x: FxTensor, src: FxTensor, dim: int, index: int) -> FxTensor:
     axis = x.axis(dim)
     return put(n, x, n.unsqueeze(src, axis), axis, _place(index, x.shape[axis]), 1)
 
 
 @aten("slice_scatter")
 def slice_scatter(
-    n: Node, x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
+    n: FxNode, x: FxTensor, src: FxTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> FxTensor:
     axis = x.axis(dim)
     return put(n, x, src, axis, *_cut(n, x.shape[axis], start, end, step), step)
 
 
-def put(n: Node, x: Tensor, new: Tensor, axis: int, start: int, count: int, step: int = 1) -> Tensor:
+def put(n: FxNode, x: FxTensor, new: FxTensor, axis: int, start: int, count: int, step: int = 1) -> FxTensor:
     """x with other elements at `count` places of an axis."""
     if count == 0:
         return x
@@ -117,19 +117,19 @@ def put(n: Node, x: Tensor, new: Tensor, axis: int, start: int, count: int, step
     source[list(places)], inside[list(places)] = np.arange(count), True
     spread = n("gather", new, n.constant(source), axis=axis)
     mask = n.constant(inside.reshape([-1 if i == axis else 1 for i in range(x.rank)]))
-    made: Tensor = n("where", mask, spread, x)
+    made: FxTensor = n("where", mask, spread, x)
     return made
 
 
 @aten("cat", "concat", "concatenate")
-def cat(n: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(n: FxNode, tensors: Sequence[FxTensor], dim: int = 0) -> FxTensor:
     parts = [n.cast(t, n.dtype) for t in tensors if t.shape != (0,)]  # empty vectors fit everywhere
     parts = [p for p in parts if p.shape[p.axis(dim)]] or parts[:1]
     return n.concat(parts, parts[0].axis(dim)) if parts else n.full(n.shape, 0, n.dtype)
 
 
 @aten("stack")
-def stack(n: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def stack(n: FxNode, tensors: Sequence[FxTensor], dim: int = 0) -> FxTensor:
     axis = dim % (tensors[0].rank + 1)
     return n.concat([n.unsqueeze(n.cast(t, n.dtype), axis) for t in tensors], axis)
 
@@ -138,7 +138,7 @@ def stack(n: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     "split_with_sizes", "split_with_sizes_copy", "split.Tensor", "split_copy.Tensor", "chunk", "unsafe_chunk",
     "tensor_split.sections", "tensor_split.indices", "unsafe_split.Tensor", "unsafe_split_with_sizes",
 )  # fmt: skip
-def split(n: Node, x: Tensor, _: Any = None, dim: int = 0, **__: Any) -> list[Tensor]:
+def split(n: FxNode, x: FxTensor, _: Any = None, dim: int = 0, **__: Any) -> list[FxTensor]:
     axis, at, out = x.axis(dim), 0, []
     for t in n.results:
         n.need(t is not None, "of unknown pieces")
@@ -149,7 +149,7 @@ def split(n: Node, x: Tensor, _: Any = None, dim: int = 0, **__: Any) -> list[Te
 
 
 @aten("unbind.int", "unbind_copy.int")
-def unbind(n: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
+def unbind(n: FxNode, x: FxTensor, dim: int = 0) -> list[FxTensor]:
     axis = x.axis(dim)
     n.known(x.shape[axis])
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -157,7 +157,7 @@ def unbind(n: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
 
 
 @aten("flip")
-def flip(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
+def flip(n: FxNode, x: FxTensor, dims: Sequence[int]) -> FxTensor:
     for axis in x.axes(dims) if dims else ():
         size = x.shape[axis]
         x = x if size in (0, 1) else n.slice(x, axis, size - 1, size, -1)
@@ -165,7 +165,7 @@ def flip(n: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 @aten("roll")
-def roll(n: Node, x: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
+def roll(n: FxNode, x: FxTensor, shifts: Any, dims: Sequence[int] = ()) -> FxTensor:
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     if not dims:
         return n.reshape(_rolled(n, n.reshape(x, (math.prod(x.shape),)), shifts[0], 0), x.shape)
@@ -174,18 +174,18 @@ def roll(n: Node, x: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
     return x
 
 
-def _rolled(n: Node, x: Tensor, by: int, axis: int) -> Tensor:
+def _rolled(n: FxNode, x: FxTensor, by: int, axis: int) -> FxTensor:
     size = x.shape[axis] if x.rank else 0
     by = by % size if size else 0
     if is_open(by):  # some number below the size: elements are read where they come from
         at = n("mod", n.count(size, size - by), n.tensor(size, "i64"))
-        made: Tensor = n("gather", x, at, axis=axis)
+        made: FxTensor = n("gather", x, at, axis=axis)
         return made
     return n.concat([n.slice(x, axis, size - by, by), n.slice(x, axis, 0, size - by)], axis) if by else x
 
 
 @aten("constant_pad_nd")
-def constant_pad(n: Node, x: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
+def constant_pad(n: FxNode, x: FxTensor, pad: Sequence[int], value: Any = 0) -> FxTensor:
     low, high = _sides(x, pad)
     x = _cropped(n, x, low, high)
     low, high = [max(v, 0) for v in low], [max(v, 0) for v in high]
@@ -193,11 +193,11 @@ def constant_pad(n: Node, x: Tensor, pad: Sequence[int], value: Any = 0) -> Tens
         return x
     if x.dtype == "i1":
         return n.cast(n("pad", n.cast(x, "ui8"), low=tuple(low), high=tuple(high), value=float(bool(value))), "i1")
-    made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, value))
+    made: FxTensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, value))
     return made
 
 
-def _sides(x: Tensor, pad: Sequence[int]) -> tuple[list[int], list[int]]:
+def _sides(x: FxTensor, pad: Sequence[int]) -> tuple[list[int], list[int]]:
     """Elements to add before and after each dimension; PyTorch names the last dimension first."""
     low, high = [0] * x.rank, [0] * x.rank
     for i in range(len(pad) // 2):
@@ -205,7 +205,7 @@ def _sides(x: Tensor, pad: Sequence[int]) -> tuple[list[int], list[int]]:
     return low, high
 
 
-def _cropped(n: Node, x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
+def _cropped(n: FxNode, x: FxTensor, low: Sequence[int], high: Sequence[int]) -> FxTensor:
     for axis, (a, b) in enumerate(zip(low, high, strict=True)):
         cut, end = max(-a, 0), max(-b, 0)
         x = n.slice(x, axis, cut, x.shape[axis] - cut - end)
@@ -213,7 +213,7 @@ def _cropped(n: Node, x: Tensor, low: Sequence[int], high: Sequence[int]) -> Ten
 
 
 @aten(*(f"{kind}_pad{r}d" for kind in ("reflection", "replication") for r in (1, 2, 3)))
-def border_pad(n: Node, x: Tensor, padding: Sequence[int]) -> Any:
+def border_pad(n: FxNode, x: FxTensor, padding: Sequence[int]) -> Any:
     low, high = _sides(x, padding)
     n.need(min((*low, *high)) >= 0, "with negative sizes")
     mode = "reflect" if "reflection" in n.overload else "edge"
@@ -221,7 +221,7 @@ def border_pad(n: Node, x: Tensor, padding: Sequence[int]) -> Any:
 
 
 @aten("diagonal_scatter", "as_strided_scatter")
-def view_scatter(n: Node, x: Tensor, src: Tensor, *view: Any, **named: Any) -> Any:
+def view_scatter(n: FxNode, x: FxTensor, src: FxTensor, *view: Any, **named: Any) -> Any:
     """Other elements where a view of x lies."""
     n.known(*x.shape)
     size = math.prod(x.shape)
@@ -236,7 +236,7 @@ def view_scatter(n: Node, x: Tensor, src: Tensor, *view: Any, **named: Any) -> A
 
 
 @aten("diagonal", "diagonal_copy")
-def diagonal(n: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal(n: FxNode, x: FxTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     first, second = x.axis(dim1), x.axis(dim2)
     rest = [i for i in range(x.rank) if i not in (first, second)]
     x = n.transpose(x, [*rest, first, second])
@@ -251,7 +251,7 @@ def diagonal(n: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) 
 
 @aten("as_strided", "as_strided_copy")
 def as_strided(
-    n: Node, x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    n: FxNode, x: FxTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
     given = n.node.args[0].meta["val"]  # type: ignore[union-attr]
     n.need(given.is_contiguous() and not given.storage_offset(), "of a tensor whose memory is not in order")
@@ -265,7 +265,7 @@ def as_strided(
 
 
 @aten("unfold", "unfold_copy")
-def unfold(n: Node, x: Tensor, dimension: int, size: int, step: int) -> Any:
+def unfold(n: FxNode, x: FxTensor, dimension: int, size: int, step: int) -> Any:
     axis = x.axis(dimension)
     if not x.rank:
         return n.reshape(x, n.shape)
@@ -279,13 +279,13 @@ def unfold(n: Node, x: Tensor, dimension: int, size: int, step: int) -> Any:
 
 
 @aten("pixel_shuffle")
-def pixel_shuffle(n: Node, x: Tensor, upscale_factor: int) -> Any:
+def pixel_shuffle(n: FxNode, x: FxTensor, upscale_factor: int) -> Any:
     flat = n.reshape(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
     return n.reshape(n("depth_to_space", flat, block=upscale_factor, mode="CRD"), n.shape)
 
 
 @aten("tril", "triu")
-def triangle(n: Node, x: Tensor, diagonal: int = 0) -> Any:
+def triangle(n: FxNode, x: FxTensor, diagonal: int = 0) -> Any:
     upper = n.overload.endswith("triu")
     if x.dtype == "i1":
         return n.cast(n("trilu", n.cast(x, "ui8"), upper=upper, k=diagonal), "i1")
@@ -293,7 +293,9 @@ def triangle(n: Node, x: Tensor, diagonal: int = 0) -> Any:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(n: Node, x: Tensor, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Tensor:
+def repeat_interleave(
+    n: FxNode, x: FxTensor, repeats: int, dim: int | None = None, *, output_size: Any = None
+) -> FxTensor:
     x = n.reshape(x, (math.prod(x.shape),)) if dim is None else x
     axis = x.axis(dim or 0)
     wide = n.expand(n.unsqueeze(x, axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
@@ -301,7 +303,7 @@ def repeat_interleave(n: Node, x: Tensor, repeats: int, dim: int | None = None, 
 
 
 @aten("resize")
-def resize(n: Node, x: Tensor, size: Sequence[int], **_: Any) -> Tensor:
+def resize(n: FxNode, x: FxTensor, size: Sequence[int], **_: Any) -> FxTensor:
     """The same elements in another shape; fewer of them."""
     count, new = math.prod(x.shape), math.prod(n.shape)
     n.need(new <= count, "to more elements, which PyTorch leaves as they are")

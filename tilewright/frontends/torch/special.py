@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .formulas import Real
-from .node import Node, Tensor
+from .node import FxNode, FxTensor
 from .registry import aten
 
 #: Bernoulli's numbers B2, B4, ...
@@ -60,12 +60,12 @@ def cotangent_of_pi(x: Real) -> Real:
 
 
 @aten("lgamma", "special_gammaln")
-def lgamma(n: Node, x: Tensor) -> Tensor:
+def lgamma(n: FxNode, x: FxTensor) -> FxTensor:
     return n.cast(log_gamma(Real.of(n, x)).t, n.dtype)
 
 
 @aten("digamma", "special_psi")
-def digamma(n: Node, x: Tensor) -> Tensor:
+def digamma(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     low = v <= 0.0
     y = low.where(1 - v, v)
@@ -81,7 +81,7 @@ def digamma(n: Node, x: Tensor) -> Tensor:
 
 
 @aten("polygamma")
-def polygamma(n: Node, order: int, x: Tensor) -> Tensor:
+def polygamma(n: FxNode, order: int, x: FxTensor) -> FxTensor:
     """The derivative of the digamma function of this order, by the sum of 1 / (x + k)^(order + 1) and what the formula
     of Euler and Maclaurin has for the rest."""
     if order == 0:
@@ -148,12 +148,12 @@ def erfc_of(x: Real) -> Real:
 
 
 @aten("erfc", "special_erfc")
-def erfc(n: Node, x: Tensor) -> Tensor:
+def erfc(n: FxNode, x: FxTensor) -> FxTensor:
     return n.cast(erfc_of(Real.of(n, x)).t, n.dtype)
 
 
 @aten("special_erfcx")
-def erfcx(n: Node, x: Tensor) -> Tensor:
+def erfcx(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     made = scaled_erfc(v.abs())
     return n.cast((v < 0.0).where(2 * (v * v).exp() - made, made).t, n.dtype)
@@ -195,13 +195,13 @@ def _quotient(x: Real, coefficients: tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @aten("erfinv", "special_erfinv")
-def erfinv(n: Node, x: Tensor) -> Tensor:
+def erfinv(n: FxNode, x: FxTensor) -> FxTensor:
     v = Real.of(n, x)
     return n.cast((quantile(v * 0.5, (1 - v.abs()) * 0.5) * math.sqrt(0.5)).t, n.dtype)
 
 
 @aten("special_ndtri")
-def ndtri(n: Node, x: Tensor) -> Tensor:
+def ndtri(n: FxNode, x: FxTensor) -> FxTensor:
     """The quantiles of the normal distribution."""
     v = Real.of(n, x)
     q = v - 0.5

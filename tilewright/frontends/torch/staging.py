@@ -21,13 +21,13 @@ from torch_mlir import ir
 
 from ...ir.types import NUMPY, from_array
 from ...runtime import noise
-from ...runtime.parts import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
+from ...runtime.parts import Action, BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan, Tree, plain
 from ...support import host_operators as host
 from ...support.errors import CompileError, UnsupportedError, UsageError
 from . import arrays
-from .importer import Importer, host_function
-from .node import COMPLEX, DTYPES, Tensor, is_complex, report
-from .program import Program
+from .importer import TorchImporter, host_function
+from .node import COMPLEX, DTYPES, FxTensor, is_complex, report
+from .program import TorchProgram
 
 #: what an action is called, as an operator of `support.host_operators`
 KIND = "torch"
@@ -38,7 +38,7 @@ class TorchSource:
 
     files = ()
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TorchProgram) -> None:
         if importlib.util.find_spec("scipy") is None:
             raise UnsupportedError(
                 "operators of this program are computed by SciPy, which is not installed",
@@ -52,7 +52,7 @@ class TorchSource:
         self.outputs = program.call.outputs(program.call.returned)
 
     @property
-    def source(self) -> Program:
+    def source(self) -> TorchProgram:
         return self.program
 
     # ---- names ----
@@ -89,8 +89,10 @@ class TorchSource:
                     found.update(dict.fromkeys(self.names(n)))
         return tuple(found)
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
-        return PartImporter(self, Split.of(self, todo), frozen, entries).plan()
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
+        return TorchSubgraphImporter(self, NodePartition.of(self, todo), frozen, entries).plan()
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         raise UsageError("the nodes of a program of PyTorch are not evaluated one by one")
@@ -122,7 +124,7 @@ def _info(name: str, meta: Any) -> DynamicInfo:
 
 
 @dataclass(frozen=True)
-class Split:
+class NodePartition:
     """Nodes by what they are in a stage: in its native part, on the host after that, in later stages."""
 
     native: list[torch.fx.Node]
@@ -130,8 +132,8 @@ class Split:
     later: list[int]
 
     @staticmethod
-    def of(source: TorchSource, todo: Sequence[int]) -> Split:
-        split = Split([], [], [])
+    def of(source: TorchSource, todo: Sequence[int]) -> NodePartition:
+        split = NodePartition([], [], [])
         after: set[torch.fx.Node] = set()
         behind: set[torch.fx.Node] = set()
         for i in todo:
@@ -148,10 +150,12 @@ class Split:
         return split
 
 
-class PartImporter(Importer):
+class TorchSubgraphImporter(TorchImporter):
     """Imports the native nodes of a stage."""
 
-    def __init__(self, source: TorchSource, split: Split, frozen: frozenset[str], entries: Mapping[str, Entry]) -> None:
+    def __init__(
+        self, source: TorchSource, split: NodePartition, frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> None:
         self.source, self.split, self.frozen = source, split, frozen
         self.entries = {n: plain(e) for n, e in entries.items()}
         self.constants: list[np.ndarray] = []
@@ -179,7 +183,7 @@ class PartImporter(Importer):
                         found[d.node.expr] = size
         return found
 
-    def plan(self) -> Plan:
+    def plan(self) -> SubgraphPlan:
         source, split = self.source, self.split
         native = set(split.native)
         for node in source.graph.nodes:
@@ -195,7 +199,7 @@ class PartImporter(Importer):
         feeds = tuple(n for n in self.make.names if n != noise.KEY)
         numbers = self.frozen | {n.name for n in split.on_host if not _is_tensor(n)}
         frozen = numbers.intersection(source.reads("main", tuple(split.later)))
-        return Plan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)
+        return SubgraphPlan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)
 
     def _outside(self, node: torch.fx.Node) -> Any:
         """What a node stands for that is no native one of this stage."""
@@ -246,7 +250,7 @@ class PartImporter(Importer):
     def _tree(self, item: Any, values: dict[ir.Value, int]) -> Tree:
         if item is None:
             return ["none"]
-        if not isinstance(item, Tensor):  # a number
+        if not isinstance(item, FxTensor):  # a number
             self.constants.append(np.asarray(item))
             return ["const", len(self.constants) - 1]
         if isinstance(item.ssa.owner, ir.Block):

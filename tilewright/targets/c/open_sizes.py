@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ...codegen.clike.formulas import Written, c_formula, dim_names
 from ...codegen.clike.names import comment, distinct
-from ...program.open_sizes import Formula, OpenSizes
+from ...program.open_sizes import Formula, SizeTable
 from ...program.program import TensorInfo
 from ...support.dims import Dim
 from ...support.formulas import symbol
@@ -28,7 +28,7 @@ class OpenText:
     """The texts that a header and a source file have for the open dimensions of a program, `name` is its C name."""
 
     name: str
-    sizes: OpenSizes
+    sizes: SizeTable
 
     @property
     def dims(self) -> tuple[Dim, ...]:

@@ -49,7 +49,7 @@ FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
     *("yield_function", "acquire_function", "release_function", "spin_ticks", "stamps", "team", "ran"),
     "states",  # the table of `program.states.StateBuffers`
-    "sizes",  # the table of `program.open_sizes.OpenSizes`
+    "sizes",  # the table of `program.open_sizes.SizeTable`
 )
 SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
 SLOT_BYTES = 128

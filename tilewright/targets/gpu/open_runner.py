@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.gpu.open_launch import LaunchAt
-from ...program.open_sizes import OpenSizes
+from ...program.open_sizes import SizeTable
 from ...program.program import COPY, BufferRef, align_up
 from ...support.errors import PackageError, TilewrightError
 from ...support.formulas import evaluate, function
@@ -94,7 +94,7 @@ class OpenGpuContext(GpuContext):
         super().__init__(runner, device)
 
     @property
-    def open(self) -> OpenSizes:
+    def open(self) -> SizeTable:
         assert self.program.open is not None
         return self.program.open
 

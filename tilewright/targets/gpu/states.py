@@ -12,7 +12,7 @@ from .failure import failure
 
 
 class DeviceState:
-    """A state's buffers on a device: one, or two that change places after a run (`program.states.Elsewhere`).
+    """A state's buffers on a device: one, or two that change places after a run (`program.states.StateOnDevice`).
 
     The value is where it was written last. What has read it on the host has an array that it may write to, so the next
     run begins with what is there.

@@ -12,7 +12,7 @@ from ..gpu.states import DeviceState, broken
 
 
 class Kept(Protocol):
-    """A state where it lies (`program.states.Elsewhere` for the host)."""
+    """A state where it lies (`program.states.StateOnDevice` for the host)."""
 
     def bring(self) -> None: ...
     def done(self, swapped: bool) -> None: ...
@@ -41,12 +41,12 @@ class HostState:
         self._whole = self._whole and not in_place
 
     def fetch(self, array: np.ndarray) -> None:
-        """See `program.states.Elsewhere`."""
+        """See `program.states.StateOnDevice`."""
         if not self._whole:
             raise broken(self.host.tensor.name, "the devices of its program")
 
     def replaced(self) -> None:
-        """See `program.states.Elsewhere`."""
+        """See `program.states.StateOnDevice`."""
         self._whole = True
 
 

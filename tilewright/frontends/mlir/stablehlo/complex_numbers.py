@@ -9,39 +9,39 @@ from torch_mlir._mlir_libs import _stablehlo
 
 from ... import functions
 from ...fourier import Fourier, mirrored
-from .node import Emitter, Node
+from .node import HloEmitter, HloOp
 from .registry import complex_hlo
-from .values import Complex, Tensor
+from .values import Complex, HloTensor
 
 
 @complex_hlo("complex")
-def pair(n: Node, re: Tensor, im: Tensor) -> Complex:
+def pair(n: HloOp, re: HloTensor, im: HloTensor) -> Complex:
     return Complex(re, im)
 
 
 @complex_hlo("real")
-def real(n: Node, x: Complex) -> Tensor:
+def real(n: HloOp, x: Complex) -> HloTensor:
     return x.re
 
 
 @complex_hlo("imag")
-def imag(n: Node, x: Complex) -> Tensor:
+def imag(n: HloOp, x: Complex) -> HloTensor:
     return x.im
 
 
 @complex_hlo("abs")
-def magnitude(n: Node, x: Complex) -> Any:
+def magnitude(n: HloOp, x: Complex) -> Any:
     return functions.hypot(n, x.re, x.im)
 
 
 @complex_hlo("multiply")
-def multiply(n: Node, x: Complex, y: Complex) -> Complex:
+def multiply(n: HloOp, x: Complex, y: Complex) -> Complex:
     re = n("sub", n("mul", x.re, y.re), n("mul", x.im, y.im))
     return Complex(re, n("add", n("mul", x.re, y.im), n("mul", x.im, y.re)))
 
 
 @complex_hlo("divide")
-def divide(n: Node, x: Complex, y: Complex) -> Complex:
+def divide(n: HloOp, x: Complex, y: Complex) -> Complex:
     """Divided by the larger part of the divisor first, so that nothing overflows on the way (Smith)."""
     large = n("greater_equal", n("abs", y.re), n("abs", y.im))
     high, low = n("where", large, y.re, y.im), n("where", large, y.im, y.re)
@@ -53,18 +53,18 @@ def divide(n: Node, x: Complex, y: Complex) -> Complex:
 
 
 @complex_hlo("exponential")
-def exponential(n: Node, x: Complex) -> Complex:
+def exponential(n: HloOp, x: Complex) -> Complex:
     size = n("exp", x.re)
     return Complex(n("mul", size, n("cos", x.im)), n("mul", size, n("sin", x.im)))
 
 
 @complex_hlo("log")
-def log(n: Node, x: Complex) -> Complex:
+def log(n: HloOp, x: Complex) -> Complex:
     return Complex(n("log", functions.hypot(n, x.re, x.im)), functions.atan2(n, x.im, x.re))
 
 
 @complex_hlo("convert")
-def convert(n: Node, x: Tensor | Complex) -> Any:
+def convert(n: HloOp, x: HloTensor | Complex) -> Any:
     """Of complex to real numbers the imaginary part is lost."""
     result = "complex" in str(n.op.results[0].type)
     re, im = (x.re, x.im) if isinstance(x, Complex) else (x, None)
@@ -75,7 +75,7 @@ def convert(n: Node, x: Tensor | Complex) -> Any:
 
 
 @complex_hlo("compare")
-def compare(n: Node, x: Complex, y: Complex) -> Any:
+def compare(n: HloOp, x: Complex, y: Complex) -> Any:
     direction = _stablehlo.ComparisonDirectionAttr(n.attribute("comparison_direction")).value
     n.need(direction in ("EQ", "NE"), "of complex numbers by size")
     same = n("and", n("equal", x.re, y.re), n("equal", x.im, y.im))
@@ -83,7 +83,7 @@ def compare(n: Node, x: Complex, y: Complex) -> Any:
 
 
 @complex_hlo("is_finite")
-def is_finite(n: Node, x: Complex) -> Any:
+def is_finite(n: HloOp, x: Complex) -> Any:
     return n("and", *[n("less", n("abs", v), float("inf")) for v in (x.re, x.im)])
 
 
@@ -91,7 +91,7 @@ def is_finite(n: Node, x: Complex) -> Any:
 
 
 @complex_hlo("fft")
-def fft(n: Node, x: Tensor | Complex) -> Any:
+def fft(n: HloOp, x: HloTensor | Complex) -> Any:
     kind = _stablehlo.FftTypeAttr(n.attribute("fft_type")).value
     lengths = n.numbers("fft_length")
     re, im = (x.re, x.im) if isinstance(x, Complex) else (x, n.full(x.shape, 0, x.dtype))
@@ -115,7 +115,7 @@ def fft(n: Node, x: Tensor | Complex) -> Any:
     return re if kind == "IRFFT" else Complex(re, im)
 
 
-def _without(n: Emitter, re: Tensor, im: Tensor, length: int) -> tuple[Tensor, Tensor]:
+def _without(n: HloEmitter, re: HloTensor, im: HloTensor, length: int) -> tuple[HloTensor, HloTensor]:
     """Half a spectrum of a real signal, without what such a signal cannot have."""
     keep = np.ones(re.shape[-1], bool)
     keep[0] = False
@@ -124,7 +124,7 @@ def _without(n: Emitter, re: Tensor, im: Tensor, length: int) -> tuple[Tensor, T
     return re, n("where", n.constant(keep), im, n.full((), 0, im.dtype))
 
 
-def along(n: Emitter, x: tuple[Tensor, Tensor | None], axis: int, sign: int) -> tuple[Tensor, Tensor]:
+def along(n: HloEmitter, x: tuple[HloTensor, HloTensor | None], axis: int, sign: int) -> tuple[HloTensor, HloTensor]:
     """The transform along one axis, not scaled."""
     rank, size = x[0].rank, x[0].shape[axis]
     order = [*(i for i in range(rank) if i != axis), axis]

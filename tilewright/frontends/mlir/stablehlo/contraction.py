@@ -8,13 +8,13 @@ from typing import Any
 from torch_mlir._mlir_libs import _stablehlo
 
 from ....ir.types import is_float
-from .node import Node
+from .node import HloOp
 from .registry import hlo
 from .shape import flip, padded
-from .values import Tensor
+from .values import HloTensor
 
 
-def factors(n: Node, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, dict[str, str]]:
+def factors(n: HloOp, x: HloTensor, y: HloTensor) -> tuple[HloTensor, HloTensor, dict[str, str]]:
     """Both factors in one dtype, and what a product needs to be told so that it has the dtype of the result."""
     n.need(n.dtype != "i1", "of booleans")
     if x.dtype == y.dtype == n.dtype:
@@ -26,7 +26,7 @@ def factors(n: Node, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, dict[str, st
 
 
 @hlo("dot_general")
-def dot_general(n: Node, x: Tensor, y: Tensor) -> Any:
+def dot_general(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     dims = _stablehlo.DotDimensionNumbers(n.attribute("dot_dimension_numbers"))
     sides = (
         (list(dims.lhs_batching_dimensions), list(dims.lhs_contracting_dimensions)),
@@ -49,7 +49,7 @@ def dot_general(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @hlo("convolution")
-def convolution(n: Node, x: Tensor, w: Tensor) -> Any:
+def convolution(n: HloOp, x: HloTensor, w: HloTensor) -> Any:
     dims = _stablehlo.ConvDimensionNumbers(n.attribute("dimension_numbers"))
     xs, ws, os = (list(getattr(dims, f"{k}_spatial_dimensions")) for k in ("input", "kernel", "output"))
     if not math.prod(n.shape) or 0 in (*x.shape, *w.shape):
@@ -92,7 +92,7 @@ def _channels_first(r: int) -> list[int]:
     return [0, r + 1, *range(1, r + 1)]
 
 
-def _around(n: Node, x: Tensor, axes: list[int]) -> tuple[Tensor, list[int], list[int]]:
+def _around(n: HloOp, x: HloTensor, axes: list[int]) -> tuple[HloTensor, list[int], list[int]]:
     """x and how many zeros the convolution itself puts around it: what it cannot do is done to x."""
     r = len(axes)
     pads, spaced = n.numbers("padding", [0] * 2 * r), n.numbers("lhs_dilation", [1] * r)
@@ -106,10 +106,10 @@ def _around(n: Node, x: Tensor, axes: list[int]) -> tuple[Tensor, list[int], lis
     return padded(n, x, n.full((), 0, x.dtype), *each), [0] * r, [0] * r
 
 
-def _batches_as_channels(n: Node, x: Tensor, groups: int) -> Tensor:
+def _batches_as_channels(n: HloOp, x: HloTensor, groups: int) -> HloTensor:
     """[G * N, C, ...] as [N, G * C, ...]."""
     size, channels, *rest = x.shape
     x = n.reshape(x, (groups, size // groups, channels, *rest))
     x = n.transpose(x, (1, 0, *range(2, x.rank)))
-    made: Tensor = n.reshape(x, (size // groups, groups * channels, *rest))
+    made: HloTensor = n.reshape(x, (size // groups, groups * channels, *rest))
     return made

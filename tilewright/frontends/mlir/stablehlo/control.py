@@ -1,5 +1,5 @@
-"""Control flow and calls: loops whose steps are known are unrolled, branches are computed all where the choice is not
-known. What only a run can tell asks (`Ask`), and the runtime drives it (`staging`)."""
+"""Control flow and calls: loops with a static trip count are unrolled; where the branch is not known, all branches are
+computed and one is selected. What depends on data raises `DataDependentOperation`, and the runtime executes it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch_mlir import ir
 
 from ....support.errors import UsageError
 from ...failures import FAILED
-from .node import Ask, Node
+from .node import DataDependentOperation, HloOp
 from .registry import find, hlo
-from .values import Complex, Tensor
+from .values import Complex, HloTensor
 
 #: operators of `ops/` in all steps of a loop, and those of StableHLO that these are made of; what is longer runs as a
 #: loop
@@ -23,7 +23,7 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 
 
 @hlo("while")
-def while_(n: Node, *state: Any) -> Any:
+def while_(n: HloOp, *state: Any) -> Any:
     condition, body = n.block(0), n.block(1)
     found, start, walked = list(state), n.count[0], n.importer.walked
     while True:
@@ -31,16 +31,16 @@ def while_(n: Node, *state: Any) -> Any:
         if going is FAILED:
             return [FAILED] * len(found)
         if going.array is None:
-            raise Ask("how often it runs depends on data")
+            raise DataDependentOperation("how often it runs depends on data")
         if not bool(going.array.reshape(())[()]):
             return found
         found = n.importer.walk(body, found)
         if n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED:
-            raise Ask(f"it has more than {MAX_UNROLLED} operators in all its steps")
+            raise DataDependentOperation(f"it has more than {MAX_UNROLLED} operators in all its steps")
 
 
 @hlo("case")
-def case(n: Node, index: Tensor) -> Any:
+def case(n: HloOp, index: HloTensor) -> Any:
     blocks = [r.blocks[0] for r in n.op.regions]
     if index.array is not None:
         at = int(index.array.reshape(())[()])
@@ -53,14 +53,14 @@ def case(n: Node, index: Tensor) -> Any:
 
 
 @hlo("if")
-def if_(n: Node, condition: Tensor) -> Any:
+def if_(n: HloOp, condition: HloTensor) -> Any:
     blocks = [r.blocks[0] for r in n.op.regions]
     if condition.array is not None:
         return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
     return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
 
 
-def chosen(n: Node, condition: Tensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
+def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
     """Results of the branch that is taken; operators have no side effects, so both may be computed."""
 
     def one(a: Any, b: Any) -> Any:
@@ -74,17 +74,17 @@ def chosen(n: Node, condition: Tensor, yes: Sequence[Any], no: Sequence[Any]) ->
 
 
 @hlo("composite")
-def composite(n: Node, *operands: Any) -> Any:
+def composite(n: HloOp, *operands: Any) -> Any:
     """By the operator that there is for it, or by its decomposition."""
     own = find(n.text("name"))
-    if own is not None and all(isinstance(v, Tensor) for v in operands):
+    if own is not None and all(isinstance(v, HloTensor) for v in operands):
         return own(n, *operands)
     name = ir.FlatSymbolRefAttr(n.attribute("decomposition")).value
     return n.importer.call(name, operands)
 
 
 @hlo("custom_call", by_parts=True)
-def custom_call(n: Node, *operands: Any) -> Any:
+def custom_call(n: HloOp, *operands: Any) -> Any:
     name = n.text("call_target_name")
     if name in IDENTITIES and len(operands) == len(n.op.results):
         return list(operands)
@@ -94,7 +94,7 @@ def custom_call(n: Node, *operands: Any) -> Any:
     return None
 
 
-def _assert_sizes(n: Node, holds: Tensor, *sizes: Tensor) -> list[Any]:
+def _assert_sizes(n: HloOp, holds: HloTensor, *sizes: HloTensor) -> list[Any]:
     """What a program with open sizes expects of them; UsageError for others."""
     n.need(all(v.array is not None for v in (holds, *sizes)), "of sizes that are not known")
     if not np.all(holds.array):

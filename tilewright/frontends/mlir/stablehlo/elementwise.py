@@ -10,9 +10,9 @@ from torch_mlir._mlir_libs import _stablehlo
 from ....ir.types import NUMPY, is_unsigned, itemsize
 from ....ops.reduce import highest, lowest
 from ... import functions
-from .node import Emitter, Node
+from .node import HloEmitter, HloOp
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
 #: StableHLO's name and ours
 FUNCTIONS = {
@@ -32,34 +32,34 @@ COMPARISONS = {"EQ": "equal", "GE": "greater_equal", "GT": "greater", "LE": "les
 
 
 @hlo(*FUNCTIONS, elementwise=True)
-def function(n: Node, x: Tensor) -> Any:
+def function(n: HloOp, x: HloTensor) -> Any:
     if n.name == "abs" and is_unsigned(x.dtype):
         return x
     return n(FUNCTIONS[n.name], x)
 
 
 @hlo(*COMPOSITES)
-def composite_function(n: Node, x: Tensor) -> Any:
+def composite_function(n: HloOp, x: HloTensor) -> Any:
     return n(COMPOSITES[n.text("name")], x)
 
 
 @hlo("negate", by_parts=True, elementwise=True)
-def negate(n: Node, x: Tensor) -> Any:
+def negate(n: HloOp, x: HloTensor) -> Any:
     return n("sub", n.full((), 0, x.dtype), x) if is_unsigned(x.dtype) else n("neg", x)
 
 
 @hlo("atan2", elementwise=True)
-def atan2(n: Node, y: Tensor, x: Tensor) -> Any:
+def atan2(n: HloOp, y: HloTensor, x: HloTensor) -> Any:
     return n.wide(functions.atan2, y, x)
 
 
 @hlo("is_finite", elementwise=True)
-def is_finite(n: Node, x: Tensor) -> Any:
+def is_finite(n: HloOp, x: HloTensor) -> Any:
     return n("less", n("abs", x), float("inf"))
 
 
 @hlo("round_nearest_afz", elementwise=True)
-def round_away(n: Node, x: Tensor) -> Any:
+def round_away(n: HloOp, x: HloTensor) -> Any:
     """Halves go away from zero."""
     whole = functions.trunc(n, x)
     rest = n("abs", n("sub", x, whole))
@@ -67,12 +67,12 @@ def round_away(n: Node, x: Tensor) -> Any:
 
 
 @hlo("popcnt", elementwise=True)
-def popcnt(n: Node, x: Tensor) -> Any:
+def popcnt(n: HloOp, x: HloTensor) -> Any:
     return n.cast(_ones(n, _unsigned(n, x)), x.dtype)
 
 
 @hlo("count_leading_zeros", elementwise=True)
-def count_leading_zeros(n: Node, x: Tensor) -> Any:
+def count_leading_zeros(n: HloOp, x: HloTensor) -> Any:
     """Ones below the highest one, then what is left."""
     bits, v, shift = 8 * itemsize(x.dtype), _unsigned(n, x), 1
     while shift < bits:
@@ -80,7 +80,7 @@ def count_leading_zeros(n: Node, x: Tensor) -> Any:
     return n.cast(n("sub", n.full((), bits, v.dtype), _ones(n, v)), x.dtype)
 
 
-def _ones(n: Emitter, v: Tensor) -> Tensor:
+def _ones(n: HloEmitter, v: HloTensor) -> HloTensor:
     """How many bits are set: of neighbours, then of pairs of them, and so on."""
     bits, width = 8 * itemsize(v.dtype), 1
     while width < bits:
@@ -90,9 +90,9 @@ def _ones(n: Emitter, v: Tensor) -> Tensor:
     return v
 
 
-def _unsigned(n: Emitter, x: Tensor) -> Tensor:
+def _unsigned(n: HloEmitter, x: HloTensor) -> HloTensor:
     """The bits of integers as unsigned ones."""
-    made: Tensor = x if is_unsigned(x.dtype) else n("bitcast", x, to=f"u{x.dtype}")
+    made: HloTensor = x if is_unsigned(x.dtype) else n("bitcast", x, to=f"u{x.dtype}")
     return made
 
 
@@ -100,12 +100,12 @@ def _unsigned(n: Emitter, x: Tensor) -> Tensor:
 
 
 @hlo("add", by_parts=True, elementwise=True)
-def add(n: Node, x: Tensor, y: Tensor) -> Any:
+def add(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     return arithmetic(n, x, y)
 
 
 @hlo("multiply", "maximum", "minimum", elementwise=True)
-def arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
+def arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     if n.name in ("maximum", "minimum") and x.shape == y.shape:  # JAX writes max(-inf, max(x)) for softmax
         for one, other in ((x, y), (y, x)):
             if is_neutral(n.name, one):
@@ -113,7 +113,7 @@ def arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
     return n((LOGIC if x.dtype == "i1" else ARITHMETIC)[n.name], x, y)
 
 
-def is_neutral(name: str | None, x: Tensor) -> bool:
+def is_neutral(name: str | None, x: HloTensor) -> bool:
     """Whether this number, at all its places, changes nothing as an operand of an operator."""
     if x.array is None or name is None or not x.array.size:
         return False
@@ -127,12 +127,12 @@ def is_neutral(name: str | None, x: Tensor) -> bool:
 
 
 @hlo("subtract", by_parts=True, elementwise=True)
-def subtract(n: Node, x: Tensor, y: Tensor) -> Any:
+def subtract(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     return n("sub", x, y)
 
 
 @hlo("divide", elementwise=True)
-def divide(n: Node, x: Tensor, y: Tensor) -> Any:
+def divide(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     """Integers divided by zero give all bits set, as XLA has it."""
     made = n("div", x, y)
     if x.is_float or _no_zero(y):
@@ -141,13 +141,13 @@ def divide(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @hlo("remainder", elementwise=True)
-def remainder(n: Node, x: Tensor, y: Tensor) -> Any:
+def remainder(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     """With the sign of x; integers modulo zero stay what they are, as XLA has it."""
     made = n("mod", x, y, fmod=True)
     return made if x.is_float or _no_zero(y) else n("where", n("equal", y, 0), x, made)
 
 
-def _no_zero(y: Tensor) -> bool:
+def _no_zero(y: HloTensor) -> bool:
     return y.array is not None and bool(np.all(y.array != 0))
 
 
@@ -156,28 +156,28 @@ def _top(dtype: str) -> int:
 
 
 @hlo("power", elementwise=True)
-def power(n: Node, x: Tensor, y: Tensor) -> Any:
+def power(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     return n("pow", x, y)
 
 
 @hlo("and", "or", "xor", elementwise=True)
-def logic(n: Node, x: Tensor, y: Tensor) -> Any:
+def logic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     return n(n.name, x, y)
 
 
 @hlo("shift_left", elementwise=True)
-def shift_left(n: Node, x: Tensor, y: Tensor) -> Any:
+def shift_left(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     return n("shift_left", x, y)
 
 
 @hlo("shift_right_logical", elementwise=True)
-def shift_right_logical(n: Node, x: Tensor, y: Tensor) -> Any:
+def shift_right_logical(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     made = n("shift_right", _unsigned(n, x), _unsigned(n, y))
     return made if made.dtype == x.dtype else n("bitcast", made, to=x.dtype)
 
 
 @hlo("shift_right_arithmetic", elementwise=True)
-def shift_right_arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
+def shift_right_arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     if not is_unsigned(x.dtype):
         return n("shift_right", x, y)
     signed = x.dtype[1:]
@@ -185,7 +185,7 @@ def shift_right_arithmetic(n: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @hlo("compare", elementwise=True)
-def compare(n: Node, x: Tensor, y: Tensor) -> Any:
+def compare(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
     direction = _stablehlo.ComparisonDirectionAttr(n.attribute("comparison_direction")).value
     kind = n.attribute("compare_type")
     if kind is not None and _stablehlo.ComparisonTypeAttr(kind).value == "TOTALORDER":
@@ -196,16 +196,16 @@ def compare(n: Node, x: Tensor, y: Tensor) -> Any:
     return n("not", made) if direction == "NE" else made
 
 
-def total_order(n: Emitter, x: Tensor) -> Tensor:
+def total_order(n: HloEmitter, x: HloTensor) -> HloTensor:
     """Integers in the order of the bits of floats: -NaN, -inf ... -0, 0 ... inf, NaN."""
     kind = f"i{8 * itemsize(x.dtype)}"
     bits, last = n("bitcast", x, to=kind), 8 * itemsize(x.dtype) - 1
-    made: Tensor = n("xor", bits, n("and", n("shift_right", bits, last), n.full((), _top(kind), kind)))
+    made: HloTensor = n("xor", bits, n("and", n("shift_right", bits, last), n.full((), _top(kind), kind)))
     return made
 
 
 @hlo("select", by_parts=True, elementwise=True)
-def select(n: Node, condition: Tensor, x: Tensor, y: Tensor) -> Any:
+def select(n: HloOp, condition: HloTensor, x: HloTensor, y: HloTensor) -> Any:
     if (
         condition.array is not None
         and condition.array.size
@@ -216,7 +216,7 @@ def select(n: Node, condition: Tensor, x: Tensor, y: Tensor) -> Any:
 
 
 @hlo("clamp", elementwise=True)
-def clamp(n: Node, low: Tensor, x: Tensor, high: Tensor) -> Any:
+def clamp(n: HloOp, low: HloTensor, x: HloTensor, high: HloTensor) -> Any:
     return n("min", n("max", x, low), high)
 
 
@@ -224,19 +224,19 @@ def clamp(n: Node, low: Tensor, x: Tensor, high: Tensor) -> Any:
 
 
 @hlo("convert", elementwise=True)
-def convert(n: Node, x: Tensor) -> Any:
+def convert(n: HloOp, x: HloTensor) -> Any:
     """Floats out of the range of an integer give its end, NaN 0, as `tw.cast` has it."""
     return n.cast(x, n.dtype)
 
 
 @hlo("bitcast_convert", elementwise=True)
-def bitcast_convert(n: Node, x: Tensor) -> Any:
+def bitcast_convert(n: HloOp, x: HloTensor) -> Any:
     n.need(itemsize(x.dtype) == itemsize(n.dtype), f"of {x.dtype} to {n.dtype}, which is of another size")
     return x if x.dtype == n.dtype else n("bitcast", x, to=n.dtype)
 
 
 @hlo("reduce_precision", elementwise=True)
-def reduce_precision(n: Node, x: Tensor) -> Any:
+def reduce_precision(n: HloOp, x: HloTensor) -> Any:
     form = n.number("exponent_bits"), n.number("mantissa_bits")
     own = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}[x.dtype]
     if form[0] >= own[0] and form[1] >= own[1]:
@@ -246,5 +246,5 @@ def reduce_precision(n: Node, x: Tensor) -> Any:
 
 
 @hlo("optimization_barrier")
-def optimization_barrier(n: Node, *xs: Any) -> Any:
+def optimization_barrier(n: HloOp, *xs: Any) -> Any:
     return list(xs)

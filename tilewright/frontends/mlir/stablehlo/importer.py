@@ -14,11 +14,11 @@ from ....ir.maker import Maker
 from ....ir.types import NUMPY, Type
 from ....support.budget import Counter
 from ....support.errors import CompileError, ModelError
-from ...failures import FAILED, Failure, NotImported, report
+from ...failures import FAILED, ImportFailure, NotImported, report
 from . import families as families
 from . import registry
-from .node import Ask, Emitter, Node, place_of
-from .values import Complex, Tensor, element_of, known_tensor
+from .node import DataDependentOperation, HloEmitter, HloOp, place_of
+from .values import Complex, HloTensor, element_of, known_tensor
 
 HINT = "docs/jax.md lists what is imported; an operator is one function in frontends/mlir/stablehlo/"
 RETURNS = ("stablehlo.return", "func.return")
@@ -27,23 +27,25 @@ MAX_CALLS = 64
 _LABEL = re.compile(r'^loc\("([^"]+)"(?:\)|\()')
 
 
-class Importer:
+class StableHloImporter:
     """Makes a graph of blocks of a module, with these inputs; `functions` are the bodies of its functions."""
 
     def __init__(self, functions: Mapping[str, ir.Block], inputs: Sequence[tuple[str, Type]]) -> None:
         self.functions = functions
         self.make = Maker(inputs)
-        self.emitter = Emitter(self.make)
-        self.inputs = {name: Tensor(self.emitter, t, v) for (name, t), v in zip(inputs, self.make.inputs, strict=True)}
+        self.emitter = HloEmitter(self.make)
+        self.inputs = {
+            name: HloTensor(self.emitter, t, v) for (name, t), v in zip(inputs, self.make.inputs, strict=True)
+        }
         self.values: dict[ir.Value, Any] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[ImportFailure] = []
         #: operators that were imported, those of loops in each step
         self.walked = 0
         self._counter, self._depth = Counter(), 0
         self._calls: list[str] = []
         self._lifted = False
 
-    # ---- what nodes ask (`node.Walk`) ----
+    # ---- what nodes ask (`node.StableHloImportContext`) ----
 
     def walk(self, block: ir.Block, given: Sequence[Any]) -> list[Any]:
         """What a block returns for these arguments."""
@@ -60,7 +62,7 @@ class Importer:
             self._depth -= 1
         return []
 
-    def lifted(self, block: ir.Block, given: Sequence[Tensor]) -> list[Any]:
+    def lifted(self, block: ir.Block, given: Sequence[HloTensor]) -> list[Any]:
         """What the body of a reduction, a comparison ... gives for tensors of any shape in place of its numbers."""
         before, self._lifted, failed = self._lifted, True, len(self.failures)
         try:
@@ -93,7 +95,7 @@ class Importer:
     # ---- one operator ----
 
     def step(self, op: ir.Operation) -> None:
-        """Import one operator; failures are collected, `Ask` is not."""
+        """Import one operator; failures are collected, `DataDependentOperation` is not."""
         self.walked += 1
         self._counter.add(f"{op.name} {place_of(op)}" if self._depth <= 1 else "", self._depth <= 1)
         given = [self.values[v] for v in op.operands]
@@ -102,10 +104,10 @@ class Importer:
         else:
             try:
                 made = self._imported(op, given)
-            except Ask:
+            except DataDependentOperation:
                 raise
             except NotImported as e:
-                self.failures.append(Failure(label(op), place_of(op), str(e)))
+                self.failures.append(ImportFailure(label(op), place_of(op), str(e)))
                 made = [FAILED] * len(op.results)
         for result, value in zip(op.results, made, strict=True):
             self.values[result] = value
@@ -118,7 +120,7 @@ class Importer:
             raise NotImported(f"operators of the dialect {dialect} do not mix with StableHLO")
         if self._lifted and not registry.is_elementwise(name):
             raise NotImported("in the body of another operator")
-        node = Node(self, self.emitter, op, name)
+        node = HloOp(self, self.emitter, op, name)
         if name == "constant":
             return [constant(node)]
         function = registry.find(name)
@@ -134,7 +136,7 @@ class Importer:
             _check(node, results)
         return results
 
-    def _complex(self, node: Node, name: str, function: Any, given: list[Any]) -> Any:
+    def _complex(self, node: HloOp, name: str, function: Any, given: list[Any]) -> Any:
         own = registry.find_complex(name)
         if own is not None:
             return own(node, *given)
@@ -143,7 +145,7 @@ class Importer:
         sides = [
             function(node, *[getattr(v, side) if isinstance(v, Complex) else v for v in given]) for side in ("re", "im")
         ]
-        if isinstance(sides[0], Tensor):
+        if isinstance(sides[0], HloTensor):
             return Complex(*sides)
         return [Complex(a, b) if b is not None else a for a, b in zip(*sides, strict=True)]
 
@@ -153,8 +155,10 @@ class Importer:
         """The graph with these results; UnsupportedError lists everything that was not imported."""
         self.raise_failures()
         for name, value in results:
-            if not isinstance(value, Tensor):
-                self.failures.append(Failure("return", name, "complex results: return their real and imaginary parts"))
+            if not isinstance(value, HloTensor):
+                self.failures.append(
+                    ImportFailure("return", name, "complex results: return their real and imaginary parts")
+                )
         self.raise_failures()
         return self.make.finish([(name, value.ssa) for name, value in results])
 
@@ -176,10 +180,10 @@ def _touches_complex(op: ir.Operation, given: Sequence[Any]) -> bool:
     return any(isinstance(r.type, ir.RankedTensorType) and "complex<" in str(r.type) for r in op.results)
 
 
-def _check(node: Node, results: Sequence[Any]) -> None:
+def _check(node: HloOp, results: Sequence[Any]) -> None:
     """CompileError for results of other types than the operator says: a fault of its import function."""
     for result, value in zip(node.op.results, results, strict=True):
-        if isinstance(value, (Tensor, Complex)):
+        if isinstance(value, (HloTensor, Complex)):
             expected, is_complex = element_of(result.type)
             if value.type != expected or is_complex != isinstance(value, Complex):
                 raise CompileError(
@@ -189,7 +193,7 @@ def _check(node: Node, results: Sequence[Any]) -> None:
                 )
 
 
-def constant(n: Node) -> Tensor | Complex:
+def constant(n: HloOp) -> HloTensor | Complex:
     """A tensor that the program has written in it; one number for all elements is kept as that."""
     t, is_complex = element_of(n.op.results[0].type)
     if is_complex:
@@ -206,7 +210,7 @@ _PAIR = re.compile(r"\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)")
 _HEX = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
 
 
-def _complex_constant(n: Node, t: Type) -> Complex:
+def _complex_constant(n: HloOp, t: Type) -> Complex:
     """The bindings do not read complex elements: they are taken from the printed form."""
     n.need(t.dtype in ("f32", "f64"), f"a complex constant of {t.dtype}")
     text, kind = str(n.op), NUMPY[t.dtype]

@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 from torch_mlir._mlir_libs import _stablehlo
 
-from .node import Emitter, Node
+from .node import HloEmitter, HloOp
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
 
-def start_of(start: Tensor, highest: int) -> int | None:
+def start_of(start: HloTensor, highest: int) -> int | None:
     """A known position, clamped as the operators do; None if it is computed."""
     if highest <= 0:
         return 0
     return None if start.array is None else min(max(int(start.array.reshape(())[()]), 0), highest)
 
 
-def clamped(n: Emitter, start: Tensor, highest: int) -> Tensor:
+def clamped(n: HloEmitter, start: HloTensor, highest: int) -> HloTensor:
     """A computed position as i64 within 0 .. highest."""
     if start.dtype == "ui64":  # what is beyond i64 is beyond any tensor
         start = n("min", start, n.full((), (1 << 63) - 1, "ui64"))
-    made: Tensor = n("min", n("max", n.cast(start, "i64"), 0), highest)
+    made: HloTensor = n("min", n("max", n.cast(start, "i64"), 0), highest)
     return made
 
 
 @hlo("dynamic_slice", by_parts=True)
-def dynamic_slice(n: Node, x: Tensor, *starts: Tensor) -> Any:
+def dynamic_slice(n: HloOp, x: HloTensor, *starts: HloTensor) -> Any:
     for axis, (start, size) in enumerate(zip(starts, n.numbers("slice_sizes"), strict=True)):
         highest = x.shape[axis] - size
         known = start_of(start, highest)
@@ -43,7 +43,7 @@ def dynamic_slice(n: Node, x: Tensor, *starts: Tensor) -> Any:
 
 
 @hlo("dynamic_update_slice", by_parts=True)
-def dynamic_update_slice(n: Node, x: Tensor, update: Tensor, *starts: Tensor) -> Any:
+def dynamic_update_slice(n: HloOp, x: HloTensor, update: HloTensor, *starts: HloTensor) -> Any:
     axes = [a for a in range(x.rank) if x.shape[a] != update.shape[a]]
     if 0 in update.shape:
         return x
@@ -55,7 +55,7 @@ def dynamic_update_slice(n: Node, x: Tensor, update: Tensor, *starts: Tensor) ->
     return _written(n, x, update, starts, axes)
 
 
-def _written(n: Node, x: Tensor, update: Tensor, starts: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+def _written(n: HloOp, x: HloTensor, update: HloTensor, starts: Sequence[HloTensor], axes: Sequence[int]) -> HloTensor:
     """Every element looks whether it lies in what is written, and where there."""
     inside = None
     for axis in axes:
@@ -66,7 +66,7 @@ def _written(n: Node, x: Tensor, update: Tensor, starts: Sequence[Tensor], axes:
         update = n("gather", update, n("min", n("max", place, 0), own - 1), axis=axis)
         here = n.reshape(here, [size if i == axis else 1 for i in range(x.rank)])
         inside = here if inside is None else n("and", inside, here)
-    made: Tensor = n("where", inside, update, x)
+    made: HloTensor = n("where", inside, update, x)
     return made
 
 
@@ -74,7 +74,7 @@ def _written(n: Node, x: Tensor, update: Tensor, starts: Sequence[Tensor], axes:
 
 
 @hlo("gather", by_parts=True)
-def gather(n: Node, x: Tensor, indices: Tensor) -> Any:
+def gather(n: HloOp, x: HloTensor, indices: HloTensor) -> Any:
     """Windows of x, each where a vector of indices says. Their dimensions of size 1 are picked, others counted."""
     dims = _stablehlo.GatherDimensionNumbers(n.attribute("dimension_numbers"))
     offsets, collapsed = list(dims.offset_dims), list(dims.collapsed_slice_dims)
@@ -103,7 +103,7 @@ def gather(n: Node, x: Tensor, indices: Tensor) -> Any:
     return n.transpose(made, [source[i] for i in range(rank)])
 
 
-def vectors(n: Emitter, indices: Tensor, axis: int, batching: Sequence[int]) -> Tensor:
+def vectors(n: HloEmitter, indices: HloTensor, axis: int, batching: Sequence[int]) -> HloTensor:
     """Indices as i64 with their vectors last and the dimensions shared with the operand first."""
     if indices.dtype == "ui64":
         indices = n("min", indices, n.full((), (1 << 63) - 1, "ui64"))
@@ -111,7 +111,7 @@ def vectors(n: Emitter, indices: Tensor, axis: int, batching: Sequence[int]) -> 
     if axis == indices.rank:
         indices = n.unsqueeze(indices, axis)
     rest = [d for d in range(indices.rank) if d != axis and d not in batching]
-    made: Tensor = n.transpose(indices, [*batching, *rest, axis])
+    made: HloTensor = n.transpose(indices, [*batching, *rest, axis])
     return made
 
 
@@ -122,15 +122,20 @@ def batch_order(batching: Sequence[int], axis: int, rank: int) -> list[int]:
     return [dims.index(d) for d in (*batching, *rest)]
 
 
-def _within(n: Emitter, table: Tensor, highest: Sequence[int]) -> Tensor:
+def _within(n: HloEmitter, table: HloTensor, highest: Sequence[int]) -> HloTensor:
     """Indices clamped so that windows lie in x."""
-    made: Tensor = n("min", n("max", table, 0), n.constant(np.array(highest, np.int64)))
+    made: HloTensor = n("min", n("max", table, 0), n.constant(np.array(highest, np.int64)))
     return made
 
 
 def _one_axis(
-    n: Emitter, x: Tensor, table: Tensor, index_map: Sequence[int], sizes: Sequence[int], batching: Sequence[int]
-) -> Tensor | None:
+    n: HloEmitter,
+    x: HloTensor,
+    table: HloTensor,
+    index_map: Sequence[int],
+    sizes: Sequence[int],
+    batching: Sequence[int],
+) -> HloTensor | None:
     """Rows of x along one dimension, as `take` has them: [*outer, *windows], None where it is something else."""
     whole = all(sizes[d] == x.shape[d] for d in range(x.rank) if d not in index_map)
     if len(index_map) != 1 or batching or not whole or sizes[index_map[0]] != 1:
@@ -141,13 +146,18 @@ def _one_axis(
     count = len(outer)
     before = list(range(axis))
     order = [*range(axis, axis + count), *before, *range(axis + count, made.rank)]
-    result: Tensor = n.transpose(made, order)
+    result: HloTensor = n.transpose(made, order)
     return result
 
 
 def _many_axes(
-    n: Emitter, x: Tensor, table: Tensor, index_map: Sequence[int], sizes: Sequence[int], batching: Sequence[int]
-) -> Tensor:
+    n: HloEmitter,
+    x: HloTensor,
+    table: HloTensor,
+    index_map: Sequence[int],
+    sizes: Sequence[int],
+    batching: Sequence[int],
+) -> HloTensor:
     """[*outer, *windows] by indices of every element that is counted."""
     windows = [d for d in range(x.rank) if d not in batching]
     # dimensions that are read whole need no index: they follow
@@ -175,5 +185,5 @@ def _many_axes(
         made = n("gather_nd", x, at, batch=shared)  # [*outer, *spans, *rest]
     order = [*picked, *rest]
     first = len(outer)
-    result: Tensor = n.transpose(made, [*range(first), *(first + order.index(d) for d in windows)])
+    result: HloTensor = n.transpose(made, [*range(first), *(first + order.index(d) for d in windows)])
     return result

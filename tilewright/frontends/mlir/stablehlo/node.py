@@ -16,7 +16,7 @@ from ....ir.types import NUMPY, Type, type_of
 from ....support.errors import OpError
 from ...failures import NotImported
 from ...moves import Moves
-from .values import Complex, Tensor, element_of, known_tensor
+from .values import Complex, HloTensor, element_of, known_tensor
 
 #: results of known tensors are known up to this size: trip counts, positions, tables
 FOLDED = 4096
@@ -24,11 +24,11 @@ _NAME = re.compile(r'loc\("([^"]+)"(?!:\d)')
 _FILE = re.compile(r'"([^"]+)":(\d+)(?::\d+)?')
 
 
-class Ask(NotImported):
+class DataDependentOperation(NotImported):
     """Raised where what only a run can tell is needed: the program then runs in parts (`staging`)."""
 
 
-class Emitter(Moves):
+class HloEmitter(Moves):
     """The means to append `tw` operators: ``n("add", x, y)``. Numbers mix in as constants of the dtype of the first
     tensor. Operators of small tensors that are all known are computed at once, by their references."""
 
@@ -37,21 +37,21 @@ class Emitter(Moves):
         #: operators appended by all emitters of the import
         self.count = [0]
 
-    def __call__(self, operator: str, *operands: Tensor | float | None, **attributes: Any) -> Any:
-        first = next((v for v in operands if isinstance(v, Tensor)), None)
+    def __call__(self, operator: str, *operands: HloTensor | float | None, **attributes: Any) -> Any:
+        first = next((v for v in operands if isinstance(v, HloTensor)), None)
         values = [
             self.tensor(v, first.dtype) if isinstance(v, (int, float)) and first is not None else v for v in operands
         ]
         if (known := self._folded(operator, values, attributes)) is not None:
             return known if dialect.OPERATORS[operator].multiple else known[0]
         self.count[0] += 1
-        given = [v.ssa if isinstance(v, Tensor) else None for v in values]
+        given = [v.ssa if isinstance(v, HloTensor) else None for v in values]
         made = self.make(operator, *given, place=self.place, **attributes)
         if isinstance(made, list):
-            return [Tensor(self, type_of(r), r) for r in made]
-        return Tensor(self, type_of(made), made)
+            return [HloTensor(self, type_of(r), r) for r in made]
+        return HloTensor(self, type_of(made), made)
 
-    def _folded(self, operator: str, values: Sequence[Any], attributes: dict[str, Any]) -> list[Tensor] | None:
+    def _folded(self, operator: str, values: Sequence[Any], attributes: dict[str, Any]) -> list[HloTensor] | None:
         """The results of an operator of known tensors, None where they are not, or are large."""
         arrays = [None if v is None else v.array for v in values]
         if not all(v is None or v.array is not None for v in values) or operator in ("random", "arange"):
@@ -73,19 +73,19 @@ class Emitter(Moves):
             for a, t in zip(made, types, strict=True)
         ]
 
-    def constant(self, array: Any, dtype: str | None = None) -> Tensor:
+    def constant(self, array: Any, dtype: str | None = None) -> HloTensor:
         """A tensor that is known."""
         return known_tensor(self, np.asarray(array, NUMPY[dtype] if dtype else None))
 
-    def full(self, shape: Sequence[int], number: Any, dtype: str) -> Tensor:
+    def full(self, shape: Sequence[int], number: Any, dtype: str) -> HloTensor:
         """A tensor of one number."""
         return known_tensor(self, np.broadcast_to(np.array(number).astype(NUMPY[dtype]), tuple(shape)))
 
-    def tensor(self, x: Any, dtype: str) -> Tensor:
+    def tensor(self, x: Any, dtype: str) -> HloTensor:
         """A tensor, or a number as one, of this dtype."""
-        return self.cast(x, dtype) if isinstance(x, Tensor) else self.constant(np.array(x).astype(NUMPY[dtype]))
+        return self.cast(x, dtype) if isinstance(x, HloTensor) else self.constant(np.array(x).astype(NUMPY[dtype]))
 
-    def places(self, size: int, dtype: str = "i64") -> Tensor:
+    def places(self, size: int, dtype: str = "i64") -> HloTensor:
         """0, 1, 2 ... below `size`."""
         if size <= FOLDED:
             return self.constant(np.arange(size), dtype)
@@ -96,28 +96,28 @@ class Emitter(Moves):
         if not condition:
             raise NotImported(why)
 
-    def narrowed(self, x: Tensor, axis: int, start: int, size: int) -> Tensor:
+    def narrowed(self, x: HloTensor, axis: int, start: int, size: int) -> HloTensor:
         """`slice` that takes rows of what loops wrote row by row."""
         found = x.within(axis, start, size) if x.pieces else None
         return found if found is not None else self.slice(x, axis, start, size)
 
 
-class Walk(Protocol):
+class StableHloImportContext(Protocol):
     """What a node asks of the importer."""
 
     walked: int
 
     def walk(self, block: ir.Block, given: Sequence[Any]) -> list[Any]: ...
 
-    def lifted(self, block: ir.Block, given: Sequence[Tensor]) -> list[Any]: ...
+    def lifted(self, block: ir.Block, given: Sequence[HloTensor]) -> list[Any]: ...
 
     def call(self, name: str, given: Sequence[Any]) -> list[Any]: ...
 
 
-class Node(Emitter):
+class HloOp(HloEmitter):
     """One operator of StableHLO."""
 
-    def __init__(self, importer: Walk, emitter: Emitter, op: ir.Operation, name: str) -> None:
+    def __init__(self, importer: StableHloImportContext, emitter: HloEmitter, op: ir.Operation, name: str) -> None:
         super().__init__(emitter.make, place_of(op))
         self.importer, self.op, self.name, self.count = importer, op, name, emitter.count
 
@@ -173,7 +173,7 @@ class Node(Emitter):
         """The block of one of its regions."""
         return self.op.regions[index].blocks[0]
 
-    def wide(self, f: Any, *xs: Tensor) -> Any:
+    def wide(self, f: Any, *xs: HloTensor) -> Any:
         """``f(n, *xs)``, a formula of several operators: of halves in f32."""
         dtype = xs[0].dtype
         work = "f32" if dtype in ("f16", "bf16") else dtype
@@ -192,7 +192,7 @@ def place_of(op: ir.Operation) -> str:
     return f"{name[1]} ({where})" if where else name[1]
 
 
-def real(x: Tensor | Complex) -> Tensor:
+def real(x: HloTensor | Complex) -> HloTensor:
     """NotImported for complex tensors."""
     if isinstance(x, Complex):
         raise NotImported("of complex numbers")

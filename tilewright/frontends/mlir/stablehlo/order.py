@@ -9,16 +9,16 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
 from .elementwise import total_order
-from .node import Emitter, Node, real
+from .node import HloEmitter, HloOp, real
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
 #: comparisons that are no order of one operand after the other compare all pairs, along axes up to this size
 MOST_PAIRS = 4096
 
 
 @dataclass(frozen=True)
-class Key:
+class SortKey:
     """An operand that is compared: its number, whether larger ones come first, whether -0 comes before 0 and every NaN
     has its place by its bits."""
 
@@ -28,7 +28,7 @@ class Key:
 
 
 @hlo("sort")
-def sort(n: Node, *xs: Tensor) -> Any:
+def sort(n: HloOp, *xs: HloTensor) -> Any:
     axis, block = n.number("dimension"), n.block()
     xs = tuple(real(x) for x in xs)
     size = xs[0].shape[axis]
@@ -40,7 +40,7 @@ def sort(n: Node, *xs: Tensor) -> Any:
         return [n("gather_elements", x, places, axis=axis) for x in xs]
     if len(xs) == 1 and not keys[0].total and xs[0].dtype != "i1":
         return [n("top_k", xs[0], k=size, axis=axis, largest=keys[0].descending)[0]]
-    order: Tensor | None = None
+    order: HloTensor | None = None
     for key in reversed(keys):  # stable sorts, the least important one first
         x = xs[key.operand]
         x = n.cast(x, "ui8") if x.dtype == "i1" else x
@@ -51,7 +51,7 @@ def sort(n: Node, *xs: Tensor) -> Any:
     return [n("gather_elements", x, order, axis=axis) for x in xs]
 
 
-def _by_pairs(n: Node, xs: tuple[Tensor, ...], axis: int, block: ir.Block) -> Tensor:
+def _by_pairs(n: HloOp, xs: tuple[HloTensor, ...], axis: int, block: ir.Block) -> HloTensor:
     """Positions in the order that a comparison gives: each element counts how many come before it."""
     size = xs[0].shape[axis]
     n.need(size <= MOST_PAIRS, f"of {size} elements by a comparison that is no plain order")
@@ -67,12 +67,12 @@ def _by_pairs(n: Node, xs: tuple[Tensor, ...], axis: int, block: ir.Block) -> Te
               n.reshape(place, [*ones[:axis], 1, size, *ones[axis + 2 :]]))  # fmt: skip
     ahead = n("or", before, n("and", n("not", turned), first))
     count = n("reduce_sum", n.cast(ahead, "i32"), axes=(axis,))
-    found: Tensor = n("top_k", count, k=size, axis=axis, largest=False)[1]
+    found: HloTensor = n("top_k", count, k=size, axis=axis, largest=False)[1]
     return found
 
 
 @hlo("chlo.top_k")
-def top_k(n: Node, x: Tensor) -> Any:
+def top_k(n: HloOp, x: HloTensor) -> Any:
     """The largest elements along the last axis, and their places; of equal ones the first, NaN before all numbers."""
     k = n.types[0].dims[-1]
     values, places = n("top_k", x, k=k, axis=x.rank - 1, largest=True)
@@ -82,7 +82,7 @@ def top_k(n: Node, x: Tensor) -> Any:
 # ---- comparisons that are orders -----------------------------------------------------------------------------------
 
 
-def keys_of(block: ir.Block) -> list[Key] | None:
+def keys_of(block: ir.Block) -> list[SortKey] | None:
     """The operands that a comparison looks at, one after the other; None if it is another comparison.
 
     JAX writes ``a0 < b0``, and ``a0 < b0 or (a0 == b0 and (a1 < b1 or ...))`` for several keys; with floats that are
@@ -92,7 +92,7 @@ def keys_of(block: ir.Block) -> list[Key] | None:
     return _keys(block, end.operands[0])
 
 
-def _keys(block: ir.Block, value: ir.Value) -> list[Key] | None:
+def _keys(block: ir.Block, value: ir.Value) -> list[SortKey] | None:
     op = _owner(value)
     if op is None:
         return None
@@ -118,7 +118,7 @@ def _keys(block: ir.Block, value: ir.Value) -> list[Key] | None:
     return None
 
 
-def _key(block: ir.Block, op: ir.Operation, directions: tuple[str, ...]) -> Key | None:
+def _key(block: ir.Block, op: ir.Operation, directions: tuple[str, ...]) -> SortKey | None:
     direction = _stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
     sides = [_plain(v) for v in op.operands]
     arguments = [list(block.arguments).index(v) if v in list(block.arguments) else -1 for v, _ in sides]
@@ -134,7 +134,7 @@ def _key(block: ir.Block, op: ir.Operation, directions: tuple[str, ...]) -> Key 
     is_float = element in ("f64", "f32", "f16", "bf16")
     if is_float and not ordered:
         return None  # NaN is neither before nor after a number
-    return Key(arguments[0] // 2, (direction == "GT") != turned, is_float and not sides[0][1])
+    return SortKey(arguments[0] // 2, (direction == "GT") != turned, is_float and not sides[0][1])
 
 
 def _plain(value: ir.Value) -> tuple[ir.Value, bool]:
@@ -174,4 +174,4 @@ def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner
 
 
-__all__ = ["Emitter", "Key", "keys_of", "sort"]
+__all__ = ["HloEmitter", "SortKey", "keys_of", "sort"]

@@ -15,8 +15,8 @@ from ....support.budget import Counter
 from ....support.errors import CompileError, ModelError, UnsupportedError, UsageError
 from ....support.sizes import is_open
 from ...failures import NotImported
-from .importer import Importer, name_of
-from .node import Ask
+from .importer import StableHloImporter, name_of
+from .node import DataDependentOperation
 from .refine import refine
 from .values import element_of, known_tensor
 
@@ -26,7 +26,7 @@ RESULT, GLOBAL = "jax.result_info", "jax.global_constant"
 NAME = "tw.name"
 
 
-class Program:
+class StableHloProgram:
     """A module whose calls are inlined. `source` is what errors call it. `platform`: the number of ours among those
     that the module was made for, where it asks for that."""
 
@@ -117,7 +117,7 @@ class Program:
         parts."""
         with use():
             self.need_fixed()
-            importer = Importer(self.functions, self.inputs())
+            importer = StableHloImporter(self.functions, self.inputs())
             values = iter(importer.inputs.values())
             arguments = [
                 known_tensor(importer.emitter, np.array(self.platform, np.int32))
@@ -127,7 +127,7 @@ class Program:
             ]
             try:
                 results = importer.walk(self.block, arguments)
-            except Ask as e:
+            except DataDependentOperation as e:
                 importer.raise_failures()
                 error = UnsupportedError(f"{self.source} has a while loop that is not unrolled: {e}", stage="import")
                 error.run_time = True
@@ -144,7 +144,7 @@ class Program:
             error.run_time = True
             raise error
 
-    def fixed(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
+    def fixed(self, shapes: Mapping[str, tuple[int, ...]]) -> StableHloProgram:
         """The program for these shapes of its arguments, by name; UsageError for those that do not fit."""
         inputs = self.inputs()
         if unknown := sorted(set(shapes) - {n for n, _ in inputs}):
@@ -179,7 +179,7 @@ class Program:
                 raise UsageError(
                     f"{self.source} is not a program for these shapes: {given}", stage="import", hint=e.message[:500]
                 ) from None
-            return Program(copy, self.source, self.platform)
+            return StableHloProgram(copy, self.source, self.platform)
 
 
 def _functions(module: ir.Module) -> dict[str, ir.Block]:
@@ -254,4 +254,4 @@ def _unique(names: list[str], prefix: str) -> list[str]:
     return [f"{prefix}{i}" for i in range(len(names))]
 
 
-__all__ = ["Program"]
+__all__ = ["StableHloProgram"]

@@ -8,11 +8,11 @@ from typing import Any
 from torch_mlir import ir
 
 from .elementwise import is_neutral
-from .node import Emitter, Node, real
+from .node import HloEmitter, HloOp, real
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
-Body = Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+Body = Callable[[Sequence[HloTensor], Sequence[HloTensor]], list[HloTensor]]
 #: operators for bodies that are one operator of numbers, of truth values
 REDUCTIONS = {"add": "reduce_sum", "multiply": "reduce_prod", "maximum": "reduce_max", "minimum": "reduce_min"}
 OF_BOOLS = {
@@ -33,18 +33,18 @@ def simple(block: ir.Block) -> str | None:
     return str(first.name.removeprefix("stablehlo."))
 
 
-def body_of(n: Node) -> Body:
+def body_of(n: HloOp) -> Body:
     """The body of an operator as a function of tensors."""
     block = n.block()
 
-    def body(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:
+    def body(xs: Sequence[HloTensor], ys: Sequence[HloTensor]) -> list[HloTensor]:
         return n.importer.lifted(block, [*xs, *ys])
 
     return body
 
 
 @hlo("reduce")
-def reduce(n: Node, *operands: Tensor) -> Any:
+def reduce(n: HloOp, *operands: HloTensor) -> Any:
     """Of argmax, too, whose body has two operands: values and places."""
     count = len(operands) // 2
     xs, inits = [real(x) for x in operands[:count]], [real(x) for x in operands[count:]]
@@ -64,7 +64,7 @@ def reduce(n: Node, *operands: Tensor) -> Any:
     return [n.expand(v, t.dims) for v, t in zip(body(inits, made), n.types, strict=True)]
 
 
-def folded(n: Emitter, xs: Sequence[Tensor], axis: int, body: Body) -> list[Tensor]:
+def folded(n: HloEmitter, xs: Sequence[HloTensor], axis: int, body: Body) -> list[HloTensor]:
     """Neighbours along an axis combined, until one is left; the axis stays, of size 1."""
     found = list(xs)
     while (size := found[0].shape[axis]) > 1:

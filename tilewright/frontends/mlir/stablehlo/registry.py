@@ -15,7 +15,7 @@ def hlo(*names: str, by_parts: bool = False, elementwise: bool = False) -> Calla
     """Register an import function ``f(n, *operands)`` for operators of StableHLO, by their names without the dialect;
     ``"chlo.erf"`` is a composite operator.
 
-    `n` is the `Node` being imported, operands are `Tensor`s. It returns the result, or a list of results.
+    `n` is the `HloOp` being imported, operands are `HloTensor`s. It returns the result, or a list of results.
     `by_parts`: of complex tensors it computes the real and the imaginary part, each on its own.
     `elementwise`: it may stand in the body of a reduction or a comparison, where operands are tensors of any shape
     in place of numbers.

@@ -9,17 +9,17 @@ import numpy as np
 from torch_mlir._mlir_libs import _stablehlo
 
 from .index import vectors
-from .node import Emitter, Node, real
+from .node import HloEmitter, HloOp, real
 from .reduce import simple
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
 REDUCTIONS = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
 #: truth values are written as bytes
 OF_BOOLS = {"add": "max", "or": "max", "maximum": "max", "multiply": "min", "and": "min", "minimum": "min"}
 
 
-def reduction_of(n: Node, dtype: str) -> str:
+def reduction_of(n: HloOp, dtype: str) -> str:
     """How an update and what is there become one."""
     block = n.block()
     operations = [op.operation for op in block.operations]
@@ -31,7 +31,7 @@ def reduction_of(n: Node, dtype: str) -> str:
 
 
 @hlo("scatter")
-def scatter(n: Node, *operands: Tensor) -> Any:
+def scatter(n: HloOp, *operands: HloTensor) -> Any:
     """Windows of updates into a copy of x, each where a vector of indices says; those that do not lie in x whole are
     left out.
 
@@ -74,7 +74,9 @@ def scatter(n: Node, *operands: Tensor) -> Any:
     return n.cast(made, dtype)
 
 
-def _aligned(n: Node, indices: Tensor, updates: Tensor, dims: Any, window_dims: list[int]) -> tuple[Tensor, Tensor]:
+def _aligned(
+    n: HloOp, indices: HloTensor, updates: HloTensor, dims: Any, window_dims: list[int]
+) -> tuple[HloTensor, HloTensor]:
     """Vectors of indices [*outer, depth] and updates [*outer, *windows], with dimensions shared with x first."""
     axis, batching = dims.index_vector_dim, list(dims.scatter_indices_batching_dims)
     table = vectors(n, indices, axis, batching)
@@ -85,14 +87,19 @@ def _aligned(n: Node, indices: Tensor, updates: Tensor, dims: Any, window_dims: 
 
 
 def _places(
-    n: Emitter, x: Tensor, table: Tensor, picked: list[int], sizes: list[int], maps: tuple[list[int], list[int]]
-) -> tuple[Tensor, bool]:
+    n: HloEmitter,
+    x: HloTensor,
+    table: HloTensor,
+    picked: list[int],
+    sizes: list[int],
+    maps: tuple[list[int], list[int]],
+) -> tuple[HloTensor, bool]:
     """The place among the rows of x of every number of the windows, and whether all of them lie in x for sure."""
     index_map, batching = maps
     outer = table.shape[:-1]
     free = [d for d in picked if d not in batching]
     spans = [sizes[d] for d in free]
-    place: Tensor = n.full((*[1] * len(outer), *[1] * len(spans)), 0, "i64")
+    place: HloTensor = n.full((*[1] * len(outer), *[1] * len(spans)), 0, "i64")
     highest = [x.shape[d] - sizes[d] for d in index_map]
     limits = n.constant(np.array(highest, np.int64))
     inside = n("and", n("greater_equal", table, 0), n("less_equal", table, limits))

@@ -8,43 +8,43 @@ from typing import Any
 import numpy as np
 
 from ...moves import fill
-from .node import Emitter, Node
+from .node import HloEmitter, HloOp
 from .registry import hlo
-from .values import Tensor
+from .values import HloTensor
 
 
 @hlo("reshape", by_parts=True)
-def reshape(n: Node, x: Tensor) -> Any:
+def reshape(n: HloOp, x: HloTensor) -> Any:
     return n.reshape(x, n.shape)
 
 
 @hlo("broadcast_in_dim", by_parts=True)
-def broadcast_in_dim(n: Node, x: Tensor) -> Any:
+def broadcast_in_dim(n: HloOp, x: HloTensor) -> Any:
     return spread(n, x, n.numbers("broadcast_dimensions"), n.shape)
 
 
-def spread(n: Emitter, x: Tensor, dims: Sequence[int], shape: Sequence[int]) -> Tensor:
+def spread(n: HloEmitter, x: HloTensor, dims: Sequence[int], shape: Sequence[int]) -> HloTensor:
     """x in a shape of which it has the dimensions `dims`, in this order."""
     order = sorted(range(len(dims)), key=lambda i: dims[i])
     x = n.transpose(x, order)
     sizes = [1] * len(shape)
     for i in order:
         sizes[dims[i]] = x.shape[order.index(i)]
-    made: Tensor = n.expand(n.reshape(x, sizes), shape)
+    made: HloTensor = n.expand(n.reshape(x, sizes), shape)
     return made
 
 
 @hlo("transpose", by_parts=True)
-def transpose(n: Node, x: Tensor) -> Any:
+def transpose(n: HloOp, x: HloTensor) -> Any:
     return n.transpose(x, n.numbers("permutation"))
 
 
 @hlo("reverse", by_parts=True)
-def reverse(n: Node, x: Tensor) -> Any:
+def reverse(n: HloOp, x: HloTensor) -> Any:
     return flip(n, x, n.numbers("dimensions"))
 
 
-def flip(n: Emitter, x: Tensor, axes: Sequence[int]) -> Tensor:
+def flip(n: HloEmitter, x: HloTensor, axes: Sequence[int]) -> HloTensor:
     """x backwards along some axes."""
     for axis in axes:
         if x.shape[axis] > 1:
@@ -53,7 +53,7 @@ def flip(n: Emitter, x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 @hlo("slice", by_parts=True)
-def slice_(n: Node, x: Tensor) -> Any:
+def slice_(n: HloOp, x: HloTensor) -> Any:
     starts, steps = n.numbers("start_indices"), n.numbers("strides")
     if x.pieces and n.shape.count(0) == 0 and all(s == 1 for s in steps):
         axis = x.axis
@@ -66,20 +66,20 @@ def slice_(n: Node, x: Tensor) -> Any:
 
 
 @hlo("concatenate", by_parts=True)
-def concatenate(n: Node, *xs: Tensor) -> Any:
+def concatenate(n: HloOp, *xs: HloTensor) -> Any:
     return n.concat(xs, n.number("dimension"))
 
 
 @hlo("pad", by_parts=True)
-def pad(n: Node, x: Tensor, value: Tensor) -> Any:
+def pad(n: HloOp, x: HloTensor, value: HloTensor) -> Any:
     return padded(
         n, x, value, n.numbers("edge_padding_low"), n.numbers("edge_padding_high"), n.numbers("interior_padding")
     )
 
 
 def padded(
-    n: Emitter, x: Tensor, value: Tensor, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
-) -> Tensor:
+    n: HloEmitter, x: HloTensor, value: HloTensor, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
+) -> HloTensor:
     """x with elements added at the ends of dimensions (negative numbers: taken away) and between neighbours."""
     for axis, between in enumerate(interior):
         if between and x.shape[axis] > 1:
@@ -94,11 +94,11 @@ def padded(
     return x
 
 
-def filled(n: Emitter, x: Tensor, value: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
+def filled(n: HloEmitter, x: HloTensor, value: HloTensor, low: Sequence[int], high: Sequence[int]) -> HloTensor:
     """x with `value`, which may be computed, around it."""
     number = None if value.array is None else value.array.reshape(())[()]
     if number is not None and x.dtype != "i1":
-        made: Tensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, number))
+        made: HloTensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, number))
         return made
     shape = [a + d + b for a, d, b in zip(low, x.shape, high, strict=True)]
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
@@ -111,23 +111,23 @@ def filled(n: Emitter, x: Tensor, value: Tensor, low: Sequence[int], high: Seque
     return x
 
 
-def _spaced(n: Emitter, x: Tensor, value: Tensor, axis: int, between: int) -> Tensor:
+def _spaced(n: HloEmitter, x: HloTensor, value: HloTensor, axis: int, between: int) -> HloTensor:
     """x with `between` new elements between neighbours along an axis."""
     size = x.shape[axis]
     x = n.unsqueeze(x, axis + 1)
     high = [between if i == axis + 1 else 0 for i in range(x.rank)]
     x = filled(n, x, value, [0] * x.rank, high)
     x = n.reshape(x, (*x.shape[:axis], size * (between + 1), *x.shape[axis + 2 :]))
-    made: Tensor = n.slice(x, axis, 0, size * (between + 1) - between)
+    made: HloTensor = n.slice(x, axis, 0, size * (between + 1) - between)
     return made
 
 
 @hlo("iota")
-def iota(n: Node) -> Any:
+def iota(n: HloOp) -> Any:
     axis = n.number("iota_dimension")
     return spread(n, n.places(n.shape[axis], n.dtype), [axis], n.shape)
 
 
 @hlo("get_dimension_size")
-def get_dimension_size(n: Node, x: Tensor) -> Any:
+def get_dimension_size(n: HloOp, x: HloTensor) -> Any:
     return n.constant(np.array(x.shape[n.number("dimension")]), n.dtype)

@@ -16,14 +16,14 @@ from torch_mlir import ir
 
 from ....ir.context import parse, use
 from ....ir.types import from_array
-from ....runtime.parts import Action, BodyInfo, DynamicInfo, Entry, Plan, StoredSource, Tree, plain
+from ....runtime.parts import Action, BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan, Tree, plain
 from ....support.errors import UnsupportedError, UsageError
 from ....support.mapped_file import MappedFile
-from ...failures import FAILED, Failure
-from .importer import RETURNS, Importer, label
-from .node import Ask, Node, place_of
-from .program import Program
-from .values import Tensor, known_tensor
+from ...failures import FAILED, ImportFailure
+from .importer import RETURNS, StableHloImporter, label
+from .node import DataDependentOperation, HloOp, place_of
+from .program import StableHloProgram
+from .values import HloTensor, known_tensor
 
 #: what stored sources are called: as their front end
 KIND = "mlir"
@@ -34,7 +34,7 @@ AGAIN = "again"
 class StableHloSource:
     """What both kinds of sources share; see `runtime.parts.Source`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: StableHloProgram) -> None:
         self.program = program
 
     @property
@@ -64,7 +64,7 @@ class StableHloSource:
         return StoredSource(KIND, self.source.encode(), arrays, [])
 
 
-class OpenSource(StableHloSource):
+class DynamicStableHloSource(StableHloSource):
     """A program with open sizes: one graph for those of each call."""
 
     def body(self, body: str) -> BodyInfo:
@@ -74,7 +74,9 @@ class OpenSource(StableHloSource):
     def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
         return self.body(body).inputs
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
         info = self.body(body)
         fixed = self.program.fixed({n: plain(a).shape for n, a in entries.items()})
         try:
@@ -86,11 +88,11 @@ class OpenSource(StableHloSource):
                 )
             raise
         results: dict[str, Tree] = {n: ["out", i] for i, n in enumerate(info.outputs)}
-        return Plan(graph, info.inputs, results, [], (), (), frozenset())
+        return SubgraphPlan(graph, info.inputs, results, [], (), (), frozenset())
 
 
 @dataclass
-class Body:
+class StableHloBody:
     """A block that runs as a unit. `condition` is that of a loop, which is computed after each step."""
 
     id: str
@@ -137,17 +139,17 @@ def _is_constant(value: ir.Value) -> bool:
 class PartsSource(StableHloSource):
     """A program of known sizes with loops that depend on data."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: StableHloProgram) -> None:
         super().__init__(program)
-        self.bodies: dict[str, Body] = {}
+        self.bodies: dict[str, StableHloBody] = {}
         self.names: dict[ir.Value, str] = {}
         with use():
             inputs = iter([n for n, _ in program.inputs()])
             for i, argument in enumerate(program.block.arguments):
                 self.names[argument] = next(inputs) if i in program.given else "platform"
-            self.add(Body("main", program.block))
+            self.add(StableHloBody("main", program.block))
 
-    def add(self, body: Body) -> None:
+    def add(self, body: StableHloBody) -> None:
         """One more body; its values get their names."""
         self.bodies[body.id] = body
         for i, argument in enumerate(body.block.arguments):
@@ -176,25 +178,27 @@ class PartsSource(StableHloSource):
             free += [v for v in found.returned if isinstance(v.owner, ir.Block) and v not in made]
             return tuple(dict.fromkeys(self.names[v] for v in free if self.names[v] != "platform"))
 
-    def plan(self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]) -> Plan:
+    def plan(
+        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
+    ) -> SubgraphPlan:
         with use():
             arrays = {n: plain(e) for n, e in entries.items()}
-            return PartImporter(self, self.bodies[body], arrays).plan(todo)
+            return StableHloSubgraphImporter(self, self.bodies[body], arrays).plan(todo)
 
 
-class PartImporter(Importer):
+class StableHloSubgraphImporter(StableHloImporter):
     """Imports what a part of a body computes."""
 
-    def __init__(self, source: PartsSource, body: Body, arrays: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, source: PartsSource, body: StableHloBody, arrays: Mapping[str, np.ndarray]) -> None:
         super().__init__(source.program.functions, [(n, from_array(a)) for n, a in arrays.items()])
         self.source, self.body = source, body
         #: values that actions of this part, or later parts, make
         self.behind: set[ir.Value] = set()
         self.actions: list[Action] = []
         #: names of what this part makes that others need, and their values
-        self.wanted: dict[str, Tensor] = {}
+        self.wanted: dict[str, HloTensor] = {}
 
-    def plan(self, todo: Sequence[int]) -> Plan:
+    def plan(self, todo: Sequence[int]) -> SubgraphPlan:
         later = []
         for i in todo:
             if any(v in self.behind for v in self.body.uses(i)):
@@ -211,7 +215,7 @@ class PartImporter(Importer):
         results: dict[str, Tree] = {n: self._tree(v, order, constants) for n, v in self.wanted.items()}
         graph = self.make.finish([(f"result{i}", v) for v, i in order.items()]) if order else None
         feeds = tuple(self.make.names)
-        return Plan(graph, feeds, results, constants, tuple(self.actions), tuple(later), frozenset())
+        return SubgraphPlan(graph, feeds, results, constants, tuple(self.actions), tuple(later), frozenset())
 
     def _wait(self, node: int) -> None:
         if node < len(self.body.operations):
@@ -234,15 +238,15 @@ class PartImporter(Importer):
             self._bring(v)
         try:
             self.step(op)
-        except Ask as e:
+        except DataDependentOperation as e:
             try:
                 self._act(node, op, e)
-            except Ask as other:
+            except DataDependentOperation as other:
                 self._failed(op, str(other))
             self._wait(node)
 
     def _failed(self, op: ir.Operation, why: str) -> None:
-        self.failures.append(Failure(label(op), place_of(op), why))
+        self.failures.append(ImportFailure(label(op), place_of(op), why))
 
     def _condition(self) -> None:
         """Whether the loop goes on after this step."""
@@ -254,28 +258,28 @@ class PartImporter(Importer):
             return
         try:
             (again,) = self.walk(self.body.condition, given)
-        except Ask as e:
+        except DataDependentOperation as e:
             self._failed(self.body.condition.owner, f"{e}, in its condition")
             return
         self.wanted[f"{self.body.id}.{AGAIN}"] = again
 
     # ---- what the runtime does ----
 
-    def _act(self, node: int, op: ir.Operation, why: Ask) -> None:
+    def _act(self, node: int, op: ir.Operation, why: DataDependentOperation) -> None:
         """A loop or a branch as an action after this part."""
         name = f"{self.body.id}/{node}"
         outputs = tuple(self.source.names[r] for r in op.results)
         blocks = [r.blocks[0] for r in op.regions]
         if op.name == "stablehlo.while":
             (going,) = self.walk(blocks[0], [self.values[v] for v in op.operands])
-            condition, kind, bodies = f"{name}.going", "loop", [Body(name, blocks[1], blocks[0])]
+            condition, kind, bodies = f"{name}.going", "loop", [StableHloBody(name, blocks[1], blocks[0])]
             inputs = ("", condition, *(self.source.names[v] for v in op.operands))
         elif op.name in ("stablehlo.if", "stablehlo.case") and len(blocks) == 2:
             index = self.values[op.operands[0]]
-            node_ = Node(self, self.emitter, op, op.name.partition(".")[2])
+            node_ = HloOp(self, self.emitter, op, op.name.partition(".")[2])
             going = index if op.name == "stablehlo.if" else node_("equal", index, 0)
             condition, kind = f"{name}.condition", "branch"
-            bodies = [Body(f"{name}.{i}", b) for i, b in enumerate(blocks)]
+            bodies = [StableHloBody(f"{name}.{i}", b) for i, b in enumerate(blocks)]
             inputs = (condition,)
         else:
             self._failed(op, f"{why}; only loops and branches of two ways can wait for that")
@@ -294,8 +298,8 @@ class PartImporter(Importer):
         if value not in self.values:
             return
         found = self.values[value]
-        if not isinstance(found, Tensor):
-            self.failures.append(Failure("while", self.body.id, "with complex numbers that it did not make"))
+        if not isinstance(found, HloTensor):
+            self.failures.append(ImportFailure("while", self.body.id, "with complex numbers that it did not make"))
             return
         self.wanted[self.source.names[value]] = found
 
@@ -310,7 +314,7 @@ class PartImporter(Importer):
                 self._want(v)
         self.raise_failures()
 
-    def _tree(self, x: Tensor, order: dict[ir.Value, int], constants: list[np.ndarray]) -> Tree:
+    def _tree(self, x: HloTensor, order: dict[ir.Value, int], constants: list[np.ndarray]) -> Tree:
         if x.array is not None:
             constants.append(np.array(x.array, order="C"))
             return ["const", len(constants) - 1]
@@ -319,18 +323,18 @@ class PartImporter(Importer):
         return ["out", order.setdefault(x.ssa, len(order))]
 
 
-def source_of(program: Program) -> OpenSource | PartsSource:
+def source_of(program: StableHloProgram) -> DynamicStableHloSource | PartsSource:
     """The program as what parts are made of."""
     with use():
-        return OpenSource(program) if program.open else PartsSource(program)
+        return DynamicStableHloSource(program) if program.open else PartsSource(program)
 
 
-def restore(stored: StoredSource) -> OpenSource | PartsSource:
+def restore(stored: StoredSource) -> DynamicStableHloSource | PartsSource:
     """The inverse of `StableHloSource.store`."""
     platform = stored.arrays.get("platform")
     with use():
         module = parse(stored.data.decode(), "the saved program")
-        return source_of(Program(module, "the saved program", None if platform is None else int(platform)))
+        return source_of(StableHloProgram(module, "the saved program", None if platform is None else int(platform)))
 
 
-__all__ = ["OpenSource", "PartsSource", "restore", "source_of"]
+__all__ = ["DynamicStableHloSource", "PartsSource", "restore", "source_of"]

@@ -13,14 +13,14 @@ from ....ir.types import Type, Typed, from_array, is_float
 from ...failures import NotImported
 
 if TYPE_CHECKING:
-    from .node import Emitter
+    from .node import HloEmitter
 
 
 @dataclass(frozen=True)
 class Piece:
     """`size` positions of a tensor along some axis, from `start` on."""
 
-    source: Tensor
+    source: HloTensor
     start: int
     size: int
 
@@ -28,7 +28,7 @@ class Piece:
         return Piece(self.source, self.start + start, stop - start)
 
 
-class Tensor(Typed):
+class HloTensor(Typed):
     """A value of the graph, which enters it when an operator first uses it.
 
     It is a value in the IR already, an array that is known, or pieces of other tensors one after the other: what loops
@@ -37,7 +37,7 @@ class Tensor(Typed):
 
     def __init__(
         self,
-        n: Emitter,
+        n: HloEmitter,
         t: Type,
         ssa: ir.Value | None = None,
         array: np.ndarray | None = None,
@@ -74,7 +74,7 @@ class Tensor(Typed):
         expanded: ir.Value = self.n.make("expand", small, place=self.n.place, shape=array.shape)
         return expanded
 
-    def replaced(self, axis: int, start: int, update: Tensor) -> Tensor:
+    def replaced(self, axis: int, start: int, update: HloTensor) -> HloTensor:
         """The tensor with `update` in place of what begins at `start` along an axis."""
         stop = start + update.shape[axis]
         if self.pieces and self.axis != axis:
@@ -88,9 +88,9 @@ class Tensor(Typed):
                 after.append(p.part(max(stop - at, 0), p.size))
             at += p.size
         made = [*before, Piece(update, 0, stop - start), *after]
-        return Tensor(self.n, self.type, axis=axis, pieces=[p for p in made if p.size])
+        return HloTensor(self.n, self.type, axis=axis, pieces=[p for p in made if p.size])
 
-    def within(self, axis: int, start: int, size: int) -> Tensor | None:
+    def within(self, axis: int, start: int, size: int) -> HloTensor | None:
         """Positions along an axis, taken of the one piece that has them; None if that is no piece's."""
         at = 0
         for p in self.pieces if self.axis == axis else ():
@@ -104,8 +104,8 @@ class Tensor(Typed):
 class Complex:
     """A complex tensor, as two of real numbers of one type."""
 
-    re: Tensor
-    im: Tensor
+    re: HloTensor
+    im: HloTensor
 
     @property
     def type(self) -> Type:
@@ -137,6 +137,6 @@ KNOWN = frozenset({
 })  # fmt: skip
 
 
-def known_tensor(n: Emitter, array: np.ndarray) -> Tensor:
+def known_tensor(n: HloEmitter, array: np.ndarray) -> HloTensor:
     """A tensor that is known; the array is not copied."""
-    return Tensor(n, from_array(array), array=array)
+    return HloTensor(n, from_array(array), array=array)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .elementwise import is_neutral
-from .node import Emitter, Node, real
+from .node import HloEmitter, HloOp, real
 from .reduce import Body, body_of, simple
 from .registry import hlo
 from .shape import padded
-from .values import Tensor
+from .values import HloTensor
 
 #: pooling operators visit every element of a window; longer windows are combined of shorter ones
 LONGEST = 16
@@ -20,7 +20,7 @@ LONGEST = 16
 class Windows:
     """The windows of a `reduce_window`: for each dimension size, stride, dilation and what is around x."""
 
-    def __init__(self, n: Node, rank: int) -> None:
+    def __init__(self, n: HloOp, rank: int) -> None:
         ones = [1] * rank
         self.sizes, self.strides = n.numbers("window_dimensions"), n.numbers("window_strides", ones)
         self.dilations, self.spaced = n.numbers("window_dilations", ones), n.numbers("base_dilations", ones)
@@ -33,7 +33,7 @@ class Windows:
 
 
 @hlo("reduce_window")
-def reduce_window(n: Node, *operands: Tensor) -> Any:
+def reduce_window(n: HloOp, *operands: HloTensor) -> Any:
     count = len(operands) // 2
     xs, inits = [real(x) for x in operands[:count]], [real(x) for x in operands[count:]]
     w, name, body = Windows(n, xs[0].rank), simple(n.block()), body_of(n)
@@ -56,11 +56,13 @@ def reduce_window(n: Node, *operands: Tensor) -> Any:
     return [n.expand(v, t.dims) for v, t in zip(body(inits, xs), n.types, strict=True)]
 
 
-def combined(n: Emitter, xs: Sequence[Tensor], axis: int, size: int, dilation: int, body: Body) -> list[Tensor]:
+def combined(
+    n: HloEmitter, xs: Sequence[HloTensor], axis: int, size: int, dilation: int, body: Body
+) -> list[HloTensor]:
     """All windows of `size` elements along an axis: of windows of 1, 2, 4 ... elements, as the bits of `size` say."""
     length = xs[0].shape[axis] - (size - 1) * dilation
     part, width, done = list(xs), 1, 0
-    made: list[Tensor] = []
+    made: list[HloTensor] = []
     while True:
         if size & width:
             shifted = [n.slice(x, axis, done * dilation, length) for x in part]
@@ -74,11 +76,11 @@ def combined(n: Emitter, xs: Sequence[Tensor], axis: int, size: int, dilation: i
         width *= 2
 
 
-def _like(n: Emitter, made: Sequence[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
+def _like(n: HloEmitter, made: Sequence[HloTensor], operands: Sequence[HloTensor]) -> list[HloTensor]:
     return [n.expand(m, x.shape) for m, x in zip(made, operands, strict=True)]
 
 
-def running(n: Emitter, x: Tensor, w: Windows, name: str | None) -> Tensor | None:
+def running(n: HloEmitter, x: HloTensor, w: Windows, name: str | None) -> HloTensor | None:
     """Running sums and products, which are windows of everything before an element (or after it)."""
     axes = [a for a in range(x.rank) if w.needs(a)]
     if len(axes) != 1 or name not in ("add", "multiply") or x.dtype == "i1":
@@ -88,11 +90,11 @@ def running(n: Emitter, x: Tensor, w: Windows, name: str | None) -> Tensor | Non
     around = w.low[axis], w.high[axis]
     if (w.sizes[axis], w.strides[axis], w.dilations[axis]) != (size, 1, 1) or sorted(around) != [0, size - 1]:
         return None
-    made: Tensor = n("cumsum" if name == "add" else "cumprod", x, axis=axis, reverse=around[0] == 0)
+    made: HloTensor = n("cumsum" if name == "add" else "cumprod", x, axis=axis, reverse=around[0] == 0)
     return made
 
 
-def pooled(n: Emitter, x: Tensor, w: Windows, name: str | None) -> Tensor | None:
+def pooled(n: HloEmitter, x: HloTensor, w: Windows, name: str | None) -> HloTensor | None:
     """Pooling, where there is an operator for it: dimensions before and after those of the windows count as one."""
     axes = [a for a in range(x.rank) if w.needs(a)]
     fits = name == "maximum" or (name == "add" and x.is_float)
@@ -116,12 +118,12 @@ def pooled(n: Emitter, x: Tensor, w: Windows, name: str | None) -> Tensor | None
     else:
         made = n("mul", n("avg_pool", shaped, count_include_pad=True, **attributes), float(math.prod(kernel)))
     out = made.shape[1:-1] if last else made.shape[2:]
-    result: Tensor = n.reshape(made, (*x.shape[: at.start], *out, *x.shape[at.stop :]))
+    result: HloTensor = n.reshape(made, (*x.shape[: at.start], *out, *x.shape[at.stop :]))
     return result
 
 
 @hlo("select_and_scatter")
-def select_and_scatter(n: Node, x: Tensor, source: Tensor, init: Tensor) -> Any:
+def select_and_scatter(n: HloOp, x: HloTensor, source: HloTensor, init: HloTensor) -> Any:
     """Every window of x gives its element of `source` to the place that it selects (the gradient of max pooling).
 
     For each place in a window: which windows select it, and what these give, put where it is in x.
@@ -138,8 +140,8 @@ def select_and_scatter(n: Node, x: Tensor, source: Tensor, init: Tensor) -> Any:
     around = padded(n, x, init, low, high, none)
     outside = padded(n, n.full(x.shape, True, "i1"), n.full((), False, "i1"), low, high, none)
 
-    def taken(v: Tensor, at: Sequence[int]) -> Tensor:
-        made: Tensor = n("slice", v, starts=tuple(at), sizes=source.shape, steps=tuple(strides))
+    def taken(v: HloTensor, at: Sequence[int]) -> HloTensor:
+        made: HloTensor = n("slice", v, starts=tuple(at), sizes=source.shape, steps=tuple(strides))
         return made
 
     best, inside = taken(around, places[0]), taken(outside, places[0])
