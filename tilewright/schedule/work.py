@@ -8,13 +8,27 @@ their own are counted in that nest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ..support.dtypes import NUMPY
-from ..tensor.expr import CASTS, Buffer, Expr, Load, Op, Target, bounds, loads, variables, walk
+from ..tensor.expr import (
+    CASTS,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Target,
+    bounds,
+    loads,
+    simplify,
+    substitute,
+    variables,
+    walk,
+)
 from ..tensor.kernel import Kernel
 from .nest import For, Nest, Stmt, Store, children
 
@@ -89,12 +103,13 @@ class _Access:
 
 
 class _Runs:
-    """How often the stores of a nest run. Where the extents of inner loops depend on variables of outer ones, a loop is
-    counted once for each of the values that they have together."""
+    """How often the stores of a nest run. Where the extents of inner loops depend on a variable, its loop is counted
+    once for each combination of extents that its values give."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], list[_Access]] = {}
-        self.deciding: dict[int, tuple[str, ...]] = {}  # of a statement: `extent_variables`
+        self.inner: dict[int, dict[Expr, tuple[str, ...]]] = {}
+        self.values: dict[tuple[Any, ...], Expr] = {}
 
     def of(self, s: Stmt, ranges: Ranges, fixed: Mapping[str, int]) -> list[_Access]:
         """Every store in a statement once. `fixed`: values of variables that the extents of inner loops depend on."""
@@ -102,19 +117,19 @@ class _Runs:
             return [_Access(s.targets, 1.0, ranges)]
         if not isinstance(s, For):
             return [access for c in children(s) for access in self.of(c, ranges, fixed)]
-        key = (id(s), *((fixed.get(v), ranges.get(v)) for v in self.extents(s)))
+        key = (id(s), *(self.decided(e, names, ranges, fixed) for e, names in self.extents(s).items()))
         if key not in self.known:
             self.known[key] = self.loop(s, ranges, fixed)
         return self.known[key]
 
     def loop(self, s: For, ranges: Ranges, fixed: Mapping[str, int]) -> list[_Access]:
-        limit = bounds(s.extent, {**ranges, **{v: (n, n) for v, n in fixed.items()}})
+        limit = bounds(self.at(s.extent, [v for v in variables(s.extent) if v in fixed], fixed), ranges)
         trip = max(limit[1], 0) if limit else 1
         full = bounds(s.extent, ranges)
         inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
         if not trip:
             return []
-        if s.var not in self.extents(s.body):
+        if not any(s.var in names for names in self.extents(s.body).values()):
             return [replace(a, times=a.times * trip) for a in self.of(s.body, inside, fixed)]
         values = range(trip) if trip <= _SAMPLES else [i * trip // _SAMPLES for i in range(_SAMPLES)]
         found: dict[int, _Access] = {}
@@ -122,13 +137,31 @@ class _Runs:
             for a in self.of(s.body, inside, {**fixed, s.var: v}):
                 known = found.get(id(a.targets))
                 times = a.times * trip / len(values) + (known.times if known is not None else 0.0)
-                found[id(a.targets)] = replace(a, times=times)
+                found[id(a.targets)] = _Access(a.targets, times, a.ranges)
         return list(found.values())
 
-    def extents(self, s: Stmt) -> tuple[str, ...]:
-        if id(s) not in self.deciding:
-            self.deciding[id(s)] = tuple(sorted(extent_variables(s)))
-        return self.deciding[id(s)]
+    def extents(self, s: Stmt) -> dict[Expr, tuple[str, ...]]:
+        """The extents in a statement that are not constant, with their variables."""
+        if id(s) not in self.inner:
+            own = variables(s.extent) if isinstance(s, For) else ()
+            found = {s.extent: tuple(sorted(own))} if isinstance(s, For) and own else {}
+            for c in children(s):
+                found.update(self.extents(c))
+            self.inner[id(s)] = found
+        return self.inner[id(s)]
+
+    def decided(self, e: Expr, names: tuple[str, ...], ranges: Ranges, fixed: Mapping[str, int]) -> Any:
+        """What is known of an extent: its value, or what it still depends on, and in which ranges."""
+        given = [v for v in names if v in fixed]
+        rest = self.at(e, given, fixed)
+        return rest if len(given) == len(names) else (rest, *[ranges.get(v) for v in names if v not in fixed])
+
+    def at(self, e: Expr, names: Sequence[str], fixed: Mapping[str, int]) -> Expr:
+        """An extent where variables have values. (Bounds alone do not say what ``5 % 2`` is.)"""
+        key = (e, *[(v, fixed[v]) for v in sorted(names)])
+        if key not in self.values:
+            self.values[key] = simplify(substitute(e, {v: Const(fixed[v], "index") for v in names}), {})
+        return self.values[key]
 
 
 def extent_variables(s: Stmt) -> set[str]:
