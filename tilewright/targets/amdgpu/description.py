@@ -38,6 +38,11 @@ class AmdDescription(Machine):
     any_signs: bool = False
 
     @property
+    def cores(self) -> int:
+        """Parts that kernels have: eight for each compute unit."""
+        return 8 * self.compute_units
+
+    @property
     def vector_bytes(self) -> int:
         """The longest access of a thread."""
         return 16
