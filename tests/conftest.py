@@ -23,6 +23,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    os.environ.setdefault("TILEWRIGHT_STRICT", "1")
     name = config.getoption("--machine", None)
     if name is None:
         return

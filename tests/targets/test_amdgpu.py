@@ -18,6 +18,7 @@ from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.gpu import row_team
+from tilewright.schedule.rules.gpu.units import processors
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, UnsupportedError, UsageError
@@ -134,6 +135,12 @@ def k(x: i8[8, 16], w: i8[16], y: out(i32[8])):
             machine,
         )
         assert word in assembly(nest, machine)
+
+
+def test_rules_see_all_compute_units():
+    """Also those that count cores: 8 to each of what other machines call multiprocessors."""
+    for machine in MACHINES.values():
+        assert machine.cores // 8 == processors(machine) == machine.compute_units
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])

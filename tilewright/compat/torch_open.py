@@ -13,6 +13,7 @@ from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, relations
 from ..frontends.torch.symbols import size_of
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
+from ..support import bugs
 from ..support.errors import TilewrightError
 from ..support.sizes import Dim, open_sizes
 from .torch_calls import MOST_SIZES, Call, call_of
@@ -118,7 +119,8 @@ class OpenPrograms:
             if not chosen or any(t <= chosen for t in self._tried) or len(self._tried) >= MOST_TRIED:
                 return None
             program = self._tied(sizes, chosen)
-        except Exception as e:  # what nobody thought of is no reason for a call to fail
+        except Exception as e:  # no reason for a call to fail
+            bugs.note_own(e, "a program is compiled for each size")
             if not self._tried:
                 self._refused(_failures(e), e)
             self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
@@ -142,9 +144,10 @@ class OpenPrograms:
         for number, (ties, relations) in enumerate(ways, 1):
             try:
                 return self._program(sizes, chosen, ties, relations)
-            except Exception:
+            except Exception as e:
                 if number == len(ways):
                     raise
+                bugs.note_own(e, "other symbols are tied")
         return None
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""Which kernels run row by row (`tensor.stream`), for machines with little memory: chains that lower the arena's peak.
+"""Which kernels run row by row (`tensor.row_chains`), for machines with little memory: chains that lower the arena's
+peak.
 
 Starting from single kernels, whatever is alive at the peak is lowered as far as it goes: by joining a kernel with those
 around it, so that what lies between them never exists whole, or by copying the rows of its operand ahead into a ring,

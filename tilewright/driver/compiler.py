@@ -21,6 +21,7 @@ from ..program.package import Package
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
+from ..support import bugs
 from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
@@ -142,7 +143,8 @@ def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -
         raise _not_at_once(dims, e.message, e.stage, e.operator) from e
     except TilewrightError:
         raise
-    except Exception as e:  # what nobody thought of is no reason for another size to fail
+    except Exception as e:  # no reason for another size to fail
+        bugs.note(e, "sizes are not open")
         raise _not_at_once(dims, f"{type(e).__name__}: {e}", "compile", None) from e
 
 

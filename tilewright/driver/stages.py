@@ -69,7 +69,8 @@ def _passes(state: State, pipeline: str) -> bool:
     if state.options.fast_math:
         pipeline = FAST.sub(r"\1{fast_math=true}", pipeline)
     after = None if look is None else lambda p, seconds: look.after(name_of(p), seconds, graph, pass_text(p))
-    reports = run_pipeline(graph, parse_pipeline(pipeline), stage=state.stage, after=after)
+    each = get("TILEWRIGHT_STRICT")  # the stage is verified anyhow
+    reports = run_pipeline(graph, parse_pipeline(pipeline), each, stage=state.stage, after=after)
     return any(any(report.values()) for _, report in reports)
 
 
@@ -92,6 +93,7 @@ def simplify(state: State) -> None:
         if changed and state.references:  # integers are defined anew, within a quantum of what floats give
             state.references[-1] = state.module.clone()
         _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")
+        state.module.verify("simplify")
 
 
 def layout(state: State) -> None:
@@ -117,6 +119,7 @@ def layout(state: State) -> None:
         if d.grid_costs is not None:
             split = [pass_text(make(n, costs=d.grid_costs)) for n in ("split-attention", "split-products")]
             _passes(state, f"match-pages,{','.join(split)},dce")
+        state.module.verify("layout")
 
 
 def _winograd(state: State) -> None:

@@ -52,8 +52,8 @@ class State:
     unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`driver.tuned.Tuned`)
     tuned: Any = None
-    #: the convolutions that may be computed in several ways (`graph.winograd.Layer` -> how many there are), and those
-    #: ways where they are given, in place of the database's
+    #: the convolutions that may be computed in several ways (`graph.choose_winograd.Layer` -> how many there are), and
+    #: those ways where they are given, in place of the database's
     layers: Mapping[Any, int] = field(default_factory=dict)
     ways: Mapping[str, str] | None = None
     #: the schedules that the options give (`driver.given.Given`)

@@ -279,7 +279,7 @@ After = Callable[[Pass, float], None]
 def run_pipeline(
     graph: Graph, passes: Iterable[Pass], verify: bool = True, *, stage: str = "", after: After | None = None
 ) -> list[tuple[str, PassReport]]:
-    """Run passes in order on the graph, in place, verifying after each; returns what each reported.
+    """Run passes in order on the graph, in place, verifying after each if `verify`; returns what each reported.
 
     An error names the pass that it arose in, or after which the graph is no longer valid: as ``stage/pass`` where the
     `stage` of the pipeline is given. CompileError for any exception of a pass that is not raised on purpose. `after` is

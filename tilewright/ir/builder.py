@@ -295,7 +295,7 @@ class Builder:
         return Scalar(arith.bitcast(element_type(signless(dtype)), x.value), dtype)
 
     def cast(self, x: Scalar, dtype: str, saturate: bool = True, round_mode: str = "up") -> Scalar:
-        """Value conversion: float to integer truncates and saturates nothing, to ``i1`` is ``!= 0``.
+        """Value conversion: float to integer truncates (out of range the result is undefined), to ``i1`` is ``!= 0``.
 
         `saturate` and `round_mode` are for the 8-bit floats of `narrow`.
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..support.dtypes import DTYPES, TYPES, UNSIGNED
 from ..support.dtypes import FLOATS as FLOATS
 from ..support.dtypes import NUMPY as NUMPY
 from ..support.errors import OpError
-from ..support.sizes import Undecided, decode, lowest, too_large
+from ..support.sizes import Undecided, current, decode, lowest, too_large
 
 #: bytes of the largest tensor, dimensions that arrays of NumPy have at most
 ADDRESSABLE, MOST_DIMS = 1 << 47, 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
@@ -181,11 +182,18 @@ def element_type(dtype: str) -> ir.Type:
 def type_of(value: ir.Value | ir.Type) -> Type:
     """The Type of an MLIR tensor value or tensor type; ValueError if it is not a ranked tensor."""
     t = value.type if isinstance(value, ir.Value) else value
+    return _known_type(t) if current() is None else _read_type(t)
+
+
+def _read_type(t: ir.Type) -> Type:
     if not isinstance(t, ir.RankedTensorType):
         raise ValueError(f"expected a ranked tensor, got {t}")
-    tensor = ir.RankedTensorType(t)
     dynamic = ir.ShapedType.get_dynamic_size()
-    return Type(tuple(None if d == dynamic else d for d in tensor.shape), str(tensor.element_type))
+    return Type(tuple(None if d == dynamic else d for d in t.shape), str(t.element_type))
+
+
+#: where no sizes are open, a type has one reading
+_known_type = lru_cache(maxsize=1024)(_read_type)
 
 
 def from_array(array: np.ndarray) -> Type:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..support import bugs
 from ..support import host_operators as host
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
@@ -227,8 +228,9 @@ class Staged:
                     plan = self._plan_open(source, stage, entries)
                     executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
                     formulas = formulas_of(plan.constants)
-            except Exception as e:  # what nobody thought of is no reason for a call to fail
+            except Exception as e:  # no reason for a call to fail
                 self.check()
+                bugs.note(e, f"{stage.body.info.id} is compiled for each size")
                 why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
                 log.info("%s: no program for all sizes of %s: %s", stage.body.info.id, form, why)
                 refused = True

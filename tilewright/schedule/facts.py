@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..tensor.analysis import is_contraction
-from ..tensor.expr import Op, walk
+from ..tensor.expr import Expr, Op, walk
 from ..tensor.kernel import Kernel
 from .coalescing import scattered
 from .nest import For, Nest, exprs, walk_stmts
@@ -108,7 +108,8 @@ def _at_known_sizes(kernel: Kernel, scheduled: Scheduled) -> tuple[Kernel, Nest]
 
 def _work(kernel: Kernel, nest: Nest) -> Work:
     work = work_of(kernel, nest)
-    used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e) if isinstance(x, Op)}
+    seen: set[Expr] = set()
+    used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e, seen) if isinstance(x, Op)}
     special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)
     tiled = any(isinstance(s, For) and s.note("tiles") is not None for s in walk_stmts(nest.body))
     if tiled and any(p.dtype == "bf16" for p in kernel.inputs):

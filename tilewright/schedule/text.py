@@ -74,8 +74,11 @@ def result_dtype(op: str, args: tuple[Expr, ...]) -> str | None:
 class _Printer:
     nest: Nest
     lines: list[str] = field(default_factory=list)
-    # expressions that have a name; they are kept alive here
-    names: dict[int, tuple[Expr, str]] = field(default_factory=dict)
+    #: expressions of the statement at hand that have a name
+    names: dict[Expr, str] = field(default_factory=dict)
+    #: of expressions without a name in them: what `bare` gives, and how many nodes they have where all are written
+    known: dict[Expr, tuple[str, int]] = field(default_factory=dict)
+    sizes: dict[Expr, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.dtypes = {name: b.dtype for name, b in self.nest.buffers().items()}
@@ -174,36 +177,41 @@ class _Printer:
 
     def abbreviate(self, s: Stmt, depth: int) -> None:
         """Name the large expressions that a statement uses more than once, and cut those nested too deep."""
-        uses: dict[int, int] = {}
-        size: dict[int, int] = {}
-        order: list[Expr] = []
-
-        def count(e: Expr) -> int:
-            """The size of an expression; leaves are not kept, as they never get a name."""
-            below = children(e)
-            if not below:
-                return 1
-            uses[id(e)] = uses.get(id(e), 0) + 1
-            if id(e) not in size:
-                size[id(e)] = min(1 + sum([count(c) for c in below]), 1 << 40)
-                order.append(e)
-            return size[id(e)]
-
-        for e in exprs(s):
-            count(e)
         self.names = {}
-        deep: dict[int, int] = {}
-        for e in order:
-            deep[id(e)] = 1 + max([deep.get(id(c), 1) for c in children(e)])
-            shared = uses[id(e)] > 1 and size[id(e)] >= (4 * _SHARED if e.dtype == "index" else _SHARED)
-            if shared or deep[id(e)] >= _DEEP:
+        found = tuple(exprs(s))
+        if sum([self.size(e) for e in found]) < 2 * _SHARED:  # nothing large is there twice
+            return
+        uses: dict[Expr, int] = {}
+
+        def count(e: Expr) -> None:
+            """How often an expression is used, those below it first; leaves never get a name."""
+            below = children(e)
+            if below and e in uses:
+                uses[e] += 1
+            elif below:
+                for c in below:
+                    count(c)
+                uses[e] = 1
+
+        for e in found:
+            count(e)
+        deep: dict[Expr, int] = {}
+        for e, n in uses.items():
+            deep[e] = 1 + max([deep.get(c, 1) for c in children(e)])
+            shared = n > 1 and self.size(e) >= (4 * _SHARED if e.dtype == "index" else _SHARED)
+            if shared or deep[e] >= _DEEP:
                 text = self.expr(e)
                 name = f"x{len(self.names)}"
                 while name in self.taken:
                     name = f"x{name}"
                 self.line(depth, f"{name} = {text}")
-                self.names[id(e)] = (e, name)
-                deep[id(e)] = 1
+                self.names[e] = name
+                deep[e] = 1
+
+    def size(self, e: Expr) -> int:
+        if e not in self.sizes:
+            self.sizes[e] = min(1 + sum([self.size(c) for c in children(e)]), 1 << 40)
+        return self.sizes[e]
 
     # ---- expressions ----
 
@@ -212,9 +220,14 @@ class _Printer:
 
     def expr(self, e: Expr, least: int = _TEST) -> str:
         """`e`, in parentheses if it binds less tightly than `least`."""
-        if id(e) in self.names:
-            return self.names[id(e)][1]
-        text, level = self.bare(e)
+        if self.names:
+            if e in self.names:
+                return self.names[e]
+            text, level = self.bare(e)
+        else:
+            if e not in self.known:
+                self.known[e] = self.bare(e)
+            text, level = self.known[e]
         return f"({text})" if level < least else text
 
     def bare(self, e: Expr) -> tuple[str, int]:
@@ -242,14 +255,14 @@ class _Printer:
 
     def sum(self, a: Expr, b: Expr) -> str:
         """``a + b``; ``a - 3`` stands for ``a + -3``, and ``a - i * 3`` for ``a + i * -3``."""
-        if id(b) not in self.names:
+        if b not in self.names:
             if isinstance(b, Const) and less(b.value, 0):
                 return f"{self.expr(a, _SUM)} - {-b.value}"
             if isinstance(b, Op) and b.op == "muli" and b.dtype == "index" and len(b.args) == 2:
                 x, c = b.args
                 if (
                     isinstance(c, Const)
-                    and id(c) not in self.names
+                    and c not in self.names
                     and c.dtype == "index"
                     and less(c.value, 0)
                     and not isinstance(x, Const)

@@ -8,12 +8,27 @@ their own are counted in that nest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from ..support.dtypes import NUMPY
-from ..tensor.expr import CASTS, Buffer, Expr, Load, Op, Target, Var, bounds, variables, walk
+from ..tensor.expr import (
+    CASTS,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Target,
+    bounds,
+    loads,
+    simplify,
+    substitute,
+    variables,
+    walk,
+)
 from ..tensor.kernel import Kernel
 from .nest import For, Nest, Stmt, Store, children
 
@@ -54,12 +69,12 @@ def work_of(kernel: Kernel, nest: Nest | None = None) -> Work:
             found.append(_Access(stage.targets, float(prod(trips.values())), {v: (0, n - 1) for v, n in trips.items()}))
     elif nest is not None:
         params = nest.params  # some may be packed
-        found += _accesses(nest.body, 1.0, {}, {})
+        found += _Runs().of(nest.body, {}, {})
     buffers = {p.name: p for p in params}
     touched = dict.fromkeys(buffers, 0.0)
     totals = [0.0, 0.0]
     most, precision = 0.0, "f32"
-    seen: set[int] = set()  # a statement stands several times in `found` where its loops depend on others
+    seen: set[int] = set()  # a statement may stand in several places
     for access in found:
         floats, integers = operations(access.targets)
         totals[0] += access.times * floats
@@ -79,33 +94,74 @@ def work_of(kernel: Kernel, nest: Nest | None = None) -> Work:
 
 @dataclass(frozen=True)
 class _Access:
-    """A statement with how often it runs, and the ranges of the loop variables around it."""
+    """A statement with how often it runs (where the loops around it are, one of its loops after the other), and the
+    ranges of the loop variables around it."""
 
     targets: tuple[Target, ...]
     times: float
     ranges: Ranges
 
 
-def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> Iterator[_Access]:
-    """Every store of a nest. `fixed`: values of variables that the extents of inner loops depend on."""
-    if isinstance(s, Store):
-        yield _Access(s.targets, times, ranges)
-        return
-    if not isinstance(s, For):
-        for c in children(s):
-            yield from _accesses(c, times, ranges, fixed)
-        return
-    here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
-    limit = bounds(s.extent, here)
-    trip = max(limit[1], 0) if limit else 1
-    full = bounds(s.extent, ranges)
-    inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
-    if trip and s.var in extent_variables(s.body):
+class _Runs:
+    """How often the stores of a nest run. Where the extents of inner loops depend on a variable, its loop is counted
+    once for each combination of extents that its values give."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], list[_Access]] = {}
+        self.inner: dict[int, dict[Expr, tuple[str, ...]]] = {}
+        self.values: dict[tuple[Any, ...], Expr] = {}
+
+    def of(self, s: Stmt, ranges: Ranges, fixed: Mapping[str, int]) -> list[_Access]:
+        """Every store in a statement once. `fixed`: values of variables that the extents of inner loops depend on."""
+        if isinstance(s, Store):
+            return [_Access(s.targets, 1.0, ranges)]
+        if not isinstance(s, For):
+            return [access for c in children(s) for access in self.of(c, ranges, fixed)]
+        key = (id(s), *(self.decided(e, names, ranges, fixed) for e, names in self.extents(s).items()))
+        if key not in self.known:
+            self.known[key] = self.loop(s, ranges, fixed)
+        return self.known[key]
+
+    def loop(self, s: For, ranges: Ranges, fixed: Mapping[str, int]) -> list[_Access]:
+        limit = bounds(self.at(s.extent, [v for v in variables(s.extent) if v in fixed], fixed), ranges)
+        trip = max(limit[1], 0) if limit else 1
+        full = bounds(s.extent, ranges)
+        inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
+        if not trip:
+            return []
+        if not any(s.var in names for names in self.extents(s.body).values()):
+            return [replace(a, times=a.times * trip) for a in self.of(s.body, inside, fixed)]
         values = range(trip) if trip <= _SAMPLES else [i * trip // _SAMPLES for i in range(_SAMPLES)]
+        found: dict[int, _Access] = {}
         for v in values:
-            yield from _accesses(s.body, times * trip / len(values), inside, {**fixed, s.var: v})
-    elif trip:
-        yield from _accesses(s.body, times * trip, inside, fixed)
+            for a in self.of(s.body, inside, {**fixed, s.var: v}):
+                known = found.get(id(a.targets))
+                times = a.times * trip / len(values) + (known.times if known is not None else 0.0)
+                found[id(a.targets)] = _Access(a.targets, times, a.ranges)
+        return list(found.values())
+
+    def extents(self, s: Stmt) -> dict[Expr, tuple[str, ...]]:
+        """The extents in a statement that are not constant, with their variables."""
+        if id(s) not in self.inner:
+            own = variables(s.extent) if isinstance(s, For) else ()
+            found = {s.extent: tuple(sorted(own))} if isinstance(s, For) and own else {}
+            for c in children(s):
+                found.update(self.extents(c))
+            self.inner[id(s)] = found
+        return self.inner[id(s)]
+
+    def decided(self, e: Expr, names: tuple[str, ...], ranges: Ranges, fixed: Mapping[str, int]) -> Any:
+        """What is known of an extent: its value, or what it still depends on, and in which ranges."""
+        given = [v for v in names if v in fixed]
+        rest = self.at(e, given, fixed)
+        return rest if len(given) == len(names) else (rest, *[ranges.get(v) for v in names if v not in fixed])
+
+    def at(self, e: Expr, names: Sequence[str], fixed: Mapping[str, int]) -> Expr:
+        """An extent where variables have values. (Bounds alone do not say what ``5 % 2`` is.)"""
+        key = (e, *[(v, fixed[v]) for v in sorted(names)])
+        if key not in self.values:
+            self.values[key] = simplify(substitute(e, {v: Const(fixed[v], "index") for v in names}), {})
+        return self.values[key]
 
 
 def extent_variables(s: Stmt) -> set[str]:
@@ -159,14 +215,12 @@ def _precision(targets: tuple[Target, ...]) -> str:
 
 def _places(targets: tuple[Target, ...]) -> list[tuple[str, tuple[Expr, ...]]]:
     """Distinct elements that a statement reads and writes."""
-    found: dict[str, tuple[str, tuple[Expr, ...]]] = {}
+    found: dict[tuple[str, tuple[Expr, ...]], None] = {}
     for t in targets:
-        found[f"{t.buffer}{[str(i) for i in t.indices]}"] = (t.buffer, t.indices)
+        found[t.buffer, t.indices] = None
         for e in (t.value, *t.indices):
-            for x in walk(e):
-                if isinstance(x, Load):
-                    found.setdefault(f"{x.buffer}{[str(i) for i in x.indices]}", (x.buffer, x.indices))
-    return list(found.values())
+            found |= {(x.buffer, x.indices): None for x in loads(e)}
+    return list(found)
 
 
 def _elements(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> int:
@@ -176,7 +230,7 @@ def _elements(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> int:
         limit = bounds(i, ranges)
         low, high = (max(limit[0], 0), min(limit[1], n - 1)) if limit else (0, n - 1)
         reach *= max(high - low + 1, 0)
-        moving |= {x.name for x in walk(i) if isinstance(x, Var)}
+        moving |= variables(i)
     trips = prod(ranges[v][1] + 1 for v in moving if v in ranges)
     return min(reach, trips)
 

@@ -172,6 +172,13 @@ ENVIRONMENT = {
             "JSON file with what to take this CPU for: features (those it does not have are left out), l1_bytes, "
             "l2_bytes, l3_bytes, cores",
         ),
+        Variable(
+            "TILEWRIGHT_STRICT",
+            _switch,
+            lambda: False,
+            "1: the graph is verified after every pass, not only after stages, and a bug in the compiler is an error "
+            "even where something slower would do (tests run so)",
+        ),
         Variable("TILEWRIGHT_TIMEOUT", _positive, lambda: 600, "seconds after which compiling one kernel is given up"),
     )
 }

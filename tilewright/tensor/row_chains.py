@@ -3,7 +3,8 @@
 A convolution needs few rows of its operand for a row of its result. A chain (a 1x1 convolution, a depthwise one,
 another 1x1) can therefore run row by row: of what lies between two kernels only the rows that the reader still needs
 exist. `row_kernel` cuts a kernel down to its first row and says how the others follow from it; a `Chain` is a kernel
-whose members are cut so. The rule `streaming` makes the loop nest, and `driver.stream` decides where it is worth it.
+whose members are cut so. The rule `streaming` makes the loop nest, and `driver.choose_streaming` decides where it is
+worth it.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _ways(
     source: Any, options: dict[str, Any], kept: Database, watch: Watch | None, trials: int | None, begin: float,
     deadline: float | None,
 ) -> TuneReport:  # fmt: skip
-    """The convolutions that are faster another way than estimated; see `ways`."""
+    """The convolutions that are faster another way than estimated; see `algorithm_choice`."""
     from .algorithm_choice import Ways
 
     report = TuneReport([])

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.dom import minidom
 
 import numpy as np
@@ -20,6 +21,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.profile import Traffic, least_time
 from tilewright.schedule.ceilings import Ceilings, Level, ceilings
 from tilewright.schedule.facts import EXPECTED, fell, kernel_facts, what
+from tilewright.schedule.parse import parse_nest
 from tilewright.schedule.rules import rules, schedule
 from tilewright.schedule.work import work_of
 from tilewright.support.errors import UsageError
@@ -99,6 +101,19 @@ def test_a_schedule_does_not_change_the_work():
     assert about["flops"] == 2 * 37 * 45 * 29 and about["does"] == "contraction"
     assert about["trace"] and about["fell"] == "" and about["decisions"]["tile"]
     json.dumps(about)
+
+
+def test_loops_are_as_long_as_each_task_has_them():
+    """Two tasks a row, of 32 and of 17 numbers."""
+    nest = parse_nest("""
+def f(x: f32[6, 49], y: out(f32[6, 49])):
+    for task in thread(12):
+        for o in serial((min(32, task % 2 * -32 + 49) + 3) // 4):
+            for i in serial(min(4, min(32, task % 2 * -32 + 49) - o * 4)):
+                s0: y[task // 2, task % 2 * 32 + o * 4 + i] = addf(x[task // 2, task % 2 * 32 + o * 4 + i], f32(1.0))
+""")
+    work = work_of(SimpleNamespace(opaque=True, params=nest.params), nest)
+    assert (work.flops, work.touched) == (6 * 49, (4 * 6 * 49, 4 * 6 * 49))
 
 
 def test_operators_with_a_loop_nest_are_counted_in_it():

@@ -17,6 +17,7 @@ from tilewright.targets.cpu.description import host
 from tilewright.tensor.evaluate import NUMPY, evaluate
 from tilewright.tensor.expr import Const, Load, Op, Var, walk
 from tilewright.tensor.mathlib import BINARY, FUNCTIONS, TABLED, coefficients, expand
+from tilewright.tensor.mathlib.build import V
 
 ROOT = Path(__file__).parents[3]
 INF, NAN = math.inf, math.nan
@@ -387,3 +388,10 @@ def test_loads_and_broadcasting():
 def test_evaluate_errors(e, message):
     with pytest.raises(CompileError, match=message):
         evaluate(e, {})
+
+
+def test_the_negative_of_any_type():
+    for dtype in ("f32", "f64", "i32", "i64"):
+        e = (-V(Var("x", dtype))).e
+        assert e.dtype == dtype and evaluate(e, {"x": NUMPY[dtype].type(3)}) == -3
+        assert evaluate(e, {"x": NUMPY[dtype].type(3)}).dtype == NUMPY[dtype]

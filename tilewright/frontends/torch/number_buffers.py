@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from ...support import bugs
 from .tracing import traced
 
 
@@ -82,7 +83,8 @@ def export_with_constants(
     try:
         with as_constants(source) as frozen:
             exported = traced(source, args, kwargs, shapes)
-    except Exception:  # the first error says what is in the way
+    except Exception as e:  # the first error says what is in the way
+        bugs.note_own(e, "buffers stay what they are")
         return None
     return None if frozen.written else exported
 

@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...ir.graph import Graph
 from ...ir.types import Type
+from ...support import bugs
 from ...support.errors import TilewrightError, UnsupportedError, UsageError
 from ...support.sizes import Dim, at_most, current, open_sizes
 from . import arrays
@@ -164,7 +165,8 @@ class TorchProgram:
             with open_sizes(program.open_dims()):
                 left = undecided(program._guards(), program._known(), ())
             return program if all(guard in program.checked for guard, _ in left) else None
-        except Exception:  # PyTorch's own words say what is wrong
+        except Exception as e:  # PyTorch's own words say what is wrong
+            bugs.note_own(e, "PyTorch's conditions are not proved")
             return None
 
     # ---- open dimensions ----

@@ -3,7 +3,7 @@
 Through ctypes, looking at an array and taking its address costs a microsecond, more than a small model computes.
 ``tw_enter(self, arrays, count)`` is a function of the interpreter's METH_FASTCALL kind. It takes the inputs and then
 the outputs. If every one is exactly what the program wants, it writes their addresses where the program looks for them,
-lets go of the GIL and runs. It returns 1 then, and 2 if the team of threads has to be looked at (`team.py`).
+lets go of the GIL and runs. It returns 1 then, and 2 if the team of threads has to be looked at (`active_threads.py`).
 
 It returns 0, and nothing has run, if any argument is not plain: another type (a subclass of ndarray too), another dtype
 object, shape or strides, an output that is read-only or shares memory with another argument. Who called then looks at

@@ -2,8 +2,8 @@
 
 ``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, stamps)`` calls the kernels in order. Every thread
 runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these, and threads that are done
-help others (`pieces.py`). Between two calls that touch the same bytes stands a barrier, unless thread 0 alone runs
-both; nowhere else.
+help others (`work_stealing.py`). Between two calls that touch the same bytes stands a barrier, unless thread 0 alone
+runs both; nowhere else.
 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
 is the same program with time stamps of every call on every thread, in the layout of `program.timeline`. What is not
@@ -22,8 +22,9 @@ which need no GIL. No wake-up is lost: the worker says that it sleeps and then l
 publishes the job and then looks for sleepers, all sequentially consistent, and an exchange decides who clears the flag.
 The number of a job carries the size of its team, so that a worker which is late cannot take one job for another.
 
-Every job leaves the ticks it took and the ticks for which threads waited long in it, from which `team.py` decides how
-many threads the next one gets. The result does not depend on that: kernels divide their results, never their sums.
+Every job leaves the ticks it took and the ticks for which threads waited long in it, from which `active_threads.py`
+decides how many threads the next one gets. The result does not depend on that: kernels divide their results, never
+their sums.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ FIELDS = (
     "states",  # the table of `program.states.StateBuffers`
     "sizes",  # the table of `program.open_sizes.SizeTable`
 )
-SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `pieces.py` keeps there
+SLOTS = 512  # one slot a thread: asleep flag, address of its lock, and what `work_stealing.py` keeps there
 SLOT_BYTES = 128
 
 #: the objects with a program's own functions of this file, and with those that all programs have

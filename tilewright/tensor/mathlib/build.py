@@ -64,7 +64,7 @@ class V:
         return self._binary("div", other, swap=True)
 
     def __neg__(self) -> V:
-        return V(Op("negf", (self.e,), "f32"))
+        return V(Op("negf", (self.e,), self.dtype)) if self.dtype in FLOATS else 0 - self
 
     def __and__(self, other: V | int) -> V:
         return self._binary("andi", other)

@@ -1,5 +1,5 @@
-"""Chains of kernels that run row by row (`tensor.stream.Chain`): of what lies between two members only the rows that
-the reader still needs exist, in a ring. Each member's row has the schedule that the other rules give it.
+"""Chains of kernels that run row by row (`tensor.row_chains.Chain`): of what lies between two members only the rows
+that the reader still needs exist, in a ring. Each member's row has the schedule that the other rules give it.
 
     for row of the result:              # a depthwise 3x3 behind a 1x1 convolution, stride 1
       for new in 1:                     # rows of the 1x1's padded result, two rows ahead of the result
