@@ -1,21 +1,18 @@
 """Compiling a model file in a process of its own: MLIR and LLVM, the memory they take and a crash of theirs stay out of
 the caller's. What a program that compiles a model keeps is the compiled model.
 
-The request comes pickled on stdin, the answer goes pickled to stdout.
+The process stays for the next compilation (`support.kept_child`).
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
-import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
-from ..support import children
+from ..support import kept_child, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.files import sweep
 from ..support.options import Options, get
@@ -23,6 +20,10 @@ from ..support.options import Options, get
 _CALL = "from tilewright.driver.out_of_process import serve; serve()"
 #: what the process answers, and what `compile_apart` returns for it
 ANSWERS = {"made": True, "here": False, "changed": None}
+#: worker processes that stay with it
+_WORKERS = 2
+#: what a compilation leaves: it is let go of when the caller has the answer
+_held: list[Any] = []
 
 
 def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool | None:
@@ -33,27 +34,21 @@ def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return False
-    request = {"source": str(source), "digest": digest, "options": options, "to": str(to)}
     try:
-        child = children.start(_CALL, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        found = kept_child.ask(_CALL, {"source": str(source), "digest": digest, "options": options, "to": str(to)})
     except OSError:
         return False
-    with child:
-        try:
-            answer, _ = child.communicate(pickle.dumps(request))
-        except BaseException:  # interrupted, perhaps while the process writes
-            child.kill()
-            child.wait()
-            sweep(get("TILEWRIGHT_CACHE"), below=True)
-            raise
-    found = pickle.loads(answer) if answer and child.returncode == 0 else None
-    if isinstance(found, str) and found in ANSWERS:
-        return ANSWERS[found]
+    except kept_child.Ended as e:
+        found = f"its process ended with {ending(e.code)}"
+    except BaseException:  # interrupted, perhaps while the process writes
+        sweep(get("TILEWRIGHT_CACHE"), below=True)
+        raise
     if isinstance(found, TilewrightError):
         raise found
-    why = found or f"its process ended with {ending(child.returncode)}"
+    if found in ANSWERS:
+        return ANSWERS[found]
     hint = "set TILEWRIGHT_COMPILE=inprocess to compile in this process, and please report it"
-    raise CompileError(f"the compiler failed: {why}", stage="compile", operator=str(source), hint=hint)
+    raise CompileError(f"the compiler failed: {found}", stage="compile", operator=str(source), hint=hint)
 
 
 def ending(code: int) -> str:
@@ -66,22 +61,24 @@ def ending(code: int) -> str:
 
 def serve() -> None:
     """In the process: compile, and answer with one of `ANSWERS`, an error, or what went wrong unexpectedly."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print to stdout must not get into the answer
-    request: dict[str, Any] = pickle.load(sys.stdin.buffer)
-    found: TilewrightError | str
+    kept_child.serve(_answer, _tidy)
+
+
+def _answer(request: dict[str, Any]) -> TilewrightError | str:
     try:
-        found = _compile(Path(request["source"]), request["digest"], request["options"], Path(request["to"]))
+        return _compile(Path(request["source"]), request["digest"], request["options"], Path(request["to"]))
     except TilewrightError as e:
-        found = e
+        return e
     except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
         traceback.print_exc()
-        found = f"{type(e).__name__}: {e}"
-    answers.write(pickle.dumps(found))
-    answers.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
+        return f"{type(e).__name__}: {e}"
+
+
+def _tidy(changed: bool) -> None:
+    """Few workers stay, and none that began with another environment."""
+    _held.clear()
+    if (pool := providers.loaded("tilewright.codegen.llvm.pool")) is not None:
+        pool.close_workers(0 if changed else _WORKERS)
 
 
 def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
@@ -98,6 +95,7 @@ def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
     state, made = compile_state(
         source, keep=False, ahead=True, **{f.name: getattr(options, f.name) for f in fields(options)}
     )
+    _held.append(state)
     if not isinstance(made, Executable):
         return "here"
     try:

@@ -7,6 +7,7 @@ end when the process that started them does, however it ended.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import site
 import subprocess
@@ -147,6 +148,15 @@ def _outlive(lifeline: int) -> None:
     with contextlib.suppress(OSError):
         os.read(lifeline, 1)
     os._exit(1)
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where that is not known."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as f:
+            return int(f.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def _forget() -> None:

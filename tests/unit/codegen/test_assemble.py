@@ -83,7 +83,7 @@ def test_a_literal_far_from_its_type_and_one_without():
     long = ", ".join(["i32 7"] * 200)
     assert "0x3FF8000000000000" in to_llvm22(f"call void @f(float {' ' * 30}, {long}, 1.5)")
     with pytest.raises(CompileError, match="floating literal without a type"):
-        to_llvm22("ret 1.5")
+        to_llvm22("ret 1.5, float 2.5")
     with pytest.raises(CompileError, match="fp128 are not supported"):
         to_llvm22("ret fp128 1.5")
 

@@ -234,15 +234,25 @@ def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
     )
     monkeypatch.setattr(apart, "_CALL", writes)
 
-    def interrupted(child, request):
-        child.stdout.read(1)
+    def interrupted(stream):
+        stream.read(1)
         assert list(cache.rglob("*.tmp"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(apart.children.Child, "communicate", interrupted)
+    monkeypatch.setattr(apart.kept_child, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tw.compile(path)
     assert sorted(p for p in cache.rglob("*") if p.is_file()) == before
+
+
+def test_two_compilations_use_one_process_each_with_its_own_environment(path, monkeypatch):
+    ((child, _),) = apart.kept_child._kept.values()
+    for name in "ab":
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(path.parent / name))
+        check(tw.compile(path))
+        assert list((path.parent / name / "packages").iterdir())
+    ((after, _),) = apart.kept_child._kept.values()
+    assert after is child and child.poll() is None
 
 
 def test_errors_come_back(path):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from ...support.errors import CompileError
 from ...support.forks import wait_for
@@ -41,7 +42,11 @@ _WITH_INDICES = (
     "convert-cf-to-llvm",
 )
 
+#: kernels that one MLIR context lowers: it keeps every type, constant and location that it has seen
+_KERNELS = 32
+
 _initialized: set[str] = set()
+_lowerings = threading.local()
 _lock = threading.Lock()
 wait_for(_lock)
 
@@ -60,6 +65,37 @@ def pipeline(index_bits: int) -> str:
     return ",".join(passes)
 
 
+class _Lowering:
+    """A context and the passes that run in it: making them takes as long as lowering a small kernel."""
+
+    def __init__(self) -> None:
+        from torch_mlir import ir
+
+        self.kernels = 0
+        self.context = ir.Context()
+        self.context.enable_multithreading(False)
+        self.passes: dict[int, Any] = {}
+
+    def run(self, module, index_bits: int) -> None:
+        """Lower a module of this context. It is verified once, at the end: between two passes it took longer than they
+        did (measured)."""
+        from torch_mlir import passmanager
+
+        if index_bits not in self.passes:
+            self.passes[index_bits] = passmanager.PassManager.parse(f"builtin.module({pipeline(index_bits)})")
+            self.passes[index_bits].enable_verifier(False)
+        self.passes[index_bits].run(module.operation)
+        module.operation.verify()
+
+    @staticmethod
+    def of_this_thread() -> _Lowering:
+        found: _Lowering | None = getattr(_lowerings, "lowering", None)
+        if found is None or found.kernels >= _KERNELS:
+            found = _lowerings.lowering = _Lowering()
+        found.kernels += 1
+        return found
+
+
 def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_bytes: int = 0) -> str:
     """LLVM IR text (LLVM 24 spelling) of a level-5 module whose kernel is `symbol`.
 
@@ -67,7 +103,7 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_byt
     on its stack. CompileError if the text does not parse, a pass fails, an operation
     has no lowering, or the module has no function `symbol`.
     """
-    from torch_mlir import ir, passmanager
+    from torch_mlir import ir
     from torch_mlir.dialects import llvm as llvm_dialect
 
     vectors = index_bits == 32 and "vector<" in module_text
@@ -75,19 +111,15 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_byt
         raise CompileError(
             f"kernel @{symbol} has vectors and 64-bit numbers, which 32-bit machines cannot combine", stage=STAGE
         )
-    context = ir.Context()
-    context.enable_multithreading(False)
-    with context, ir.Location.unknown():
+    lowering = _Lowering.of_this_thread()
+    with lowering.context as context, ir.Location.unknown():
         try:
             module = ir.Module.parse(module_text)
-            passmanager.PassManager.parse(f"builtin.module({pipeline(64 if vectors else index_bits)})").run(
-                module.operation
-            )
+            lowering.run(module, 64 if vectors else index_bits)
         except ir.MLIRError as e:
             words = "; ".join(f"{d.location}: {d.message}" for d in e.error_diagnostics) or str(e)
             raise CompileError(f"kernel @{symbol} does not lower: {words}", stage=STAGE) from None
         _check_lowered(module, symbol)
-        _keep_loop_annotations(module)
         _set_attributes(module, symbol, vector_bytes)
         with _diagnostics(context) as messages:
             text = llvm_dialect.translate_module_to_llvmir(module.operation)
@@ -110,14 +142,20 @@ def narrow(text: str) -> str:
 
 
 def _check_lowered(module, symbol: str) -> None:
-    """The translation crashes on operations outside the llvm dialect: refuse them by name."""
+    """The translation crashes on operations outside the llvm dialect: refuse them by name. What LLVM is told about a
+    loop, the lowering leaves under a name that the translation does not read: give it the other one."""
     from torch_mlir import ir
 
     left: list[str] = []
 
     def visit(op) -> ir.WalkResult:
-        if not op.name.startswith("llvm.") and op != module.operation:
-            left.append(f"{op.name} at {op.location}")
+        name = op.name
+        if name == "llvm.br":
+            if "llvm.loop_annotation" in op.attributes:
+                op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
+                del op.attributes["llvm.loop_annotation"]
+        elif not name.startswith("llvm.") and op != module.operation:
+            left.append(f"{name} at {op.location}")
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
@@ -128,19 +166,6 @@ def _check_lowered(module, symbol: str) -> None:
             stage=STAGE,
             hint="the emitter must use operations that the pipeline in codegen/llvm/assemble.py lowers",
         )
-
-
-def _keep_loop_annotations(module) -> None:
-    """The lowering leaves what LLVM is told about a loop under a name that the translation does not read."""
-    from torch_mlir import ir
-
-    def visit(op) -> ir.WalkResult:
-        if op.name == "llvm.br" and "llvm.loop_annotation" in op.attributes:
-            op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
-            del op.attributes["llvm.loop_annotation"]
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
 
 
 def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
@@ -256,7 +281,11 @@ def _optimized(text: str, machine: LlvmMachine, maker):
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(maker, options)
-    builder.getModulePassManager().run(module, builder)
+    functions = [f for f in module.functions if not f.is_declaration]
+    if len(functions) == 1:  # passes between functions, and those after them, take a quarter longer for the same code
+        builder.getFunctionPassManager().run(functions[0], builder)
+    else:
+        builder.getModulePassManager().run(module, builder)
     return module
 
 

@@ -42,9 +42,13 @@ def to_llvm22(text: str) -> str:
 
     def replace(match: re.Match) -> str:
         literal = match["literal"]
-        return match[0] if literal is None else _spell(literal, _type_before(text, match.start()))
+        return match[0] if literal is None else _spell(literal, _type_before(match.string, match.start()))
 
-    return _LITERAL.sub(replace, text)
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        if "float " in line or "half " in line or "double " in line or "fp" in line:  # few have a literal
+            lines[i] = _LITERAL.sub(replace, line)
+    return "\n".join(lines)
 
 
 def _type_before(text: str, position: int) -> str:

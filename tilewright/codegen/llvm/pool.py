@@ -358,11 +358,11 @@ class _Pool:
                 for thread in threads:
                     thread.join()
 
-    def close(self) -> None:
+    def close(self, keep: int) -> None:
         with self.lock:
-            for worker in self.workers:
+            for worker in self.workers[keep:]:
                 worker.close()
-            self.workers.clear()
+            del self.workers[keep:]
 
 
 _pool: _Pool | None = None
@@ -378,12 +378,12 @@ def _shared_pool() -> _Pool:
         return _pool
 
 
-def close_workers() -> None:
-    """End this process's worker processes; the next compilation starts new ones."""
+def close_workers(keep: int = 0) -> None:
+    """End this process's worker processes but for the first few; the next compilation starts new ones."""
     with _pool_lock:
         pool = _pool
     if pool is not None:
-        pool.close()
+        pool.close(keep)
 
 
 def _forget_workers() -> None:

@@ -9,7 +9,6 @@ one saved kernel instead and lets LLVM's own message through.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
 import sys
@@ -17,6 +16,7 @@ import time
 from importlib import import_module
 from typing import IO, Any
 
+from ...support.children import resident_bytes
 from ...support.errors import TilewrightError
 from .machine import LlvmMachine, from_message, named, to_message
 
@@ -70,15 +70,6 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
         if answer["ends"]:
             return
-
-
-def resident_bytes() -> int:
-    """The memory of this process; 0 where that is not known."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as f:
-            return int(f.read().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        return 0
 
 
 def compile_text(symbol: str, text: str, machine: LlvmMachine, maker: str) -> tuple[bytes, dict[str, Any], Any]:
