@@ -3,8 +3,9 @@ elements in registers and for lanes at this place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from typing import Any
 
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest
@@ -27,15 +28,19 @@ class Builder:
         self.depth: dict[str, int] = {}
         self.registers: dict[tuple[str, int], Value] = {}
         self.vector: Vector | None = None
-        self._made: list[dict[str, str]] = [{}]
-        self._loaded: list[dict[str, tuple[str, str]]] = [{}]
+        #: names of what is made here and around: of operations by their text, of sums of indices by their terms; of
+        #: what is loaded, for each buffer
+        self._made: dict[Hashable, str] = {}
+        self._loaded: dict[str, dict[str, str]] = {}
+        #: for each scope what ends with it
+        self._inside: list[list[tuple[dict[Any, str], Hashable]]] = [[]]
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
 
     # ---- lines and names ----
 
     def line(self, text: str) -> None:
-        self.lines.append("  " * (len(self._made) - 1) + text)
+        self.lines.append("  " * (len(self._inside) - 1) + text)
 
     def fresh(self) -> str:
         self._count += 1
@@ -43,13 +48,25 @@ class Builder:
 
     def op(self, text: str) -> str:
         """Emit a pure operation once per scope and return its result name."""
-        for scope in reversed(self._made):
-            if text in scope:
-                return scope[text]
-        name = self.fresh()
-        self.line(f"{name} = {text}")
-        self._made[-1][text] = name
+        name = self._made.get(text)
+        if name is None:
+            name = self.fresh()
+            self.line(f"{name} = {text}")
+            self._keep(self._made, text, name)
         return name
+
+    def once(self, key: Hashable, emit: Callable[[], str]) -> str:
+        """The name of what takes several operations, which `key` tells from others, once per scope."""
+        name = self._made.get(key)
+        if name is None:
+            name = emit()
+            self._keep(self._made, key, name)
+        return name
+
+    def _keep(self, names: dict[Any, str], key: Hashable, name: str) -> None:
+        """Remember a name until the scope ends."""
+        names[key] = name
+        self._inside[-1].append((names, key))
 
     def op_value(self, text: str, like: Value) -> Value:
         return Value(self.op(text), like.dtype, like.width)
@@ -73,18 +90,17 @@ class Builder:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
-        self._made.append({})
-        self._loaded.append({})
+        self._inside.append([])
         saved = dict(self.registers)
         yield
         self.registers = saved
-        self._made.pop()
-        self._loaded.pop()
+        for names, key in self._inside.pop():
+            names.pop(key, None)
 
     @contextmanager
     def bind(self, var: str, value: str | int) -> Iterator[None]:
         old = self.env.get(var)
-        self.env[var], self.depth[var] = value, len(self._made)
+        self.env[var], self.depth[var] = value, len(self._inside)
         yield
         if old is None:
             del self.env[var]
@@ -127,19 +143,18 @@ class Builder:
 
     def remember(self, buffer: Buffer, text: str, shape: Value) -> Value:
         """What is loaded from a buffer, once until it is written."""
-        for scope in reversed(self._loaded):
-            if text in scope:
-                return Value(scope[text][1], shape.dtype, shape.width)
-        name = self.fresh()
-        self.line(f"{name} = {text}")
-        self._loaded[-1][text] = (buffer.name, name)
+        names = self._loaded.setdefault(buffer.name, {})
+        name = names.get(text)
+        if name is None:
+            name = self.fresh()
+            self.line(f"{name} = {text}")
+            self._keep(names, text, name)
         return Value(name, shape.dtype, shape.width)
 
     def forget(self, buffers: Set[str]) -> None:
         """Drop remembered loads of buffers that have been written."""
-        for scope in self._loaded:
-            for key in [k for k, (b, _) in scope.items() if b in buffers]:
-                del scope[key]
+        for b in buffers:
+            self._loaded.get(b, {}).clear()
 
     def read(self, b: Buffer, at: str, shape: Value, mask: str | None = None) -> Value:
         """The element at a flat index, or as many neighbours from there on as `shape` has lanes; those that are masked
@@ -210,13 +225,13 @@ class Builder:
 
     def even(self, args: list[Value]) -> tuple[list[Value], int]:
         """Broadcast scalars where there is a vector among the operands."""
-        width = max((a.width for a in args), default=0)
+        width = max([a.width for a in args]) if args else 0
         return ([self.as_vector(a, width) for a in args] if width else args), width
 
     def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
         args, width = self.even(args)
         t = type_text(dtype, width)
-        names = ", ".join(a.ssa for a in args)
+        names = ", ".join([a.ssa for a in args])
         if name == "arith.select":
             return Value(self.op(f"{name} {names} : {args[0].type}, {t}"), dtype, width)
         if name[6:] in CASTS:

@@ -45,8 +45,8 @@ class TransposedTiles(Part):
     def __init__(self, core: Core, plain: Callable[[Load], Value]) -> None:
         super().__init__(core)
         self.plain = plain
-        #: for the loads of the tile at hand (by their text) one vector for each iteration of the loop `_across`
-        self._columns: dict[str, list[Value]] = {}
+        #: for the loads of the tile at hand one vector for each iteration of the loop `_across`
+        self._columns: dict[Load, list[Value]] = {}
         self._across = ""
 
     def emit(self, s: Stmt) -> bool:
@@ -55,14 +55,15 @@ class TransposedTiles(Part):
             return False
         assert isinstance(s, For)
         saved = self._columns, self._across
-        self._columns, self._across = {str(x): made for x in found if (made := self._tile(x, s))}, s.var
+        self._columns, self._across = {x: made for x in found if (made := self._tile(x, s))}, s.var
         self.core.unrolled(s)
         self._columns, self._across = saved
         return True
 
     def column(self, e: Load) -> Value | None:
         """The lanes of a load that is in the tile at hand."""
-        if not self._columns or self.text.vector is None or (tile := self._columns.get(str(e))) is None:
+        tile = self._columns.get(e) if self.text.vector is not None else None
+        if tile is None:
             return None
         at = self.text.env[self._across]
         assert isinstance(at, int)
@@ -84,8 +85,8 @@ class TransposedTiles(Part):
         if any(isinstance(x, Op) and x.op == "guard" for x in values):
             return []
         written = {t.buffer for t in targets}
-        loads = {str(x): x for x in values if isinstance(x, Load) and x.buffer not in written}
-        return [x for x in loads.values() if self.buffers[x.buffer].scope != "register"]
+        loads = dict.fromkeys(x for x in values if isinstance(x, Load) and x.buffer not in written)
+        return [x for x in loads if self.buffers[x.buffer].scope != "register"]
 
     def _tile(self, x: Load, s: For) -> list[Value]:
         """A vector for each iteration of a laid-out loop over vectors, by the way that is cheaper; none where there is
@@ -108,11 +109,12 @@ class TransposedTiles(Part):
         are neighbours, and where they lie in too many vectors."""
         assert s.trip is not None and lane.trip is not None
         place = self.at.located(self.buffers[x.buffer], x.indices)
-        if s.trip > MOST_PICKED or width < LEAST_TRANSPOSED or not variables(place.flat) & {lane.var}:
+        flat = self.at.flat(self.buffers[x.buffer], x.indices)
+        if s.trip > MOST_PICKED or width < LEAST_TRANSPOSED or lane.var not in variables(flat):
             return None
         if place.terms.get(Var(lane.var)) == 1 and all(isinstance(t, Var) for t in place.terms):
             return None
-        places = self.core.strided.places(place.flat, ((s.var, s.trip), (lane.var, lane.trip)))
+        places = self.core.strided.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
         if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
             return None
         found = windows((o for vector in places.offsets for o in vector), width)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...schedule.nest import For
 from ...support.dtypes import FLOATS, LOOP_TYPES, TYPES
@@ -14,8 +15,7 @@ from ...tensor.expr import Expr, Load, Op, Target
 BYTES = {n: t.nbytes for n, t in LOOP_TYPES.items()}
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An SSA name with its dtype; width 0 is a scalar, otherwise vector lanes."""
 
     ssa: str
@@ -45,12 +45,11 @@ class Vector:
 
 @dataclass(frozen=True)
 class Place:
-    """The flat index of an element, also as a sum of `terms` and a constant. `strides` has, for vectorized loops, how
-    far neighbouring lanes are apart (see `Indices.lane_stride`). The `indices` are kept: they are known by their
+    """The flat index of an element as a sum of `terms` and a constant. `strides` has, for vectorized loops, how far
+    neighbouring lanes are apart (see `Indices.lane_stride`). The `indices` are kept: they are known by their
     identity."""
 
     indices: tuple[Expr, ...]
-    flat: Expr
     terms: dict[Expr, int]
     constant: int
     strides: dict[str, int | None] = field(default_factory=dict)
