@@ -169,6 +169,5 @@ class Indices:
         """Whether y is the element behind x."""
         if x.buffer != y.buffer:
             return False
-        b = self.buffers[x.buffer]
-        terms, constant = linear(self.flat(b, y.indices) + self.flat(b, x.indices) * Const(-1, "index"))
-        return not terms and constant == 1
+        a, b = (self.located(self.buffers[e.buffer], e.indices) for e in (x, y))
+        return a.terms == b.terms and b.constant - a.constant == 1

@@ -104,7 +104,7 @@ class Strided:
             values = [{**before, v: i} for before in values for i in range(n)]
         found = []
         for value in values:
-            at = {**known, **{v: Const(i, "index") for v, i in value.items()}}
+            at = {**known, **{v: Const(i, "index") for v, i in value.items()}} if odd else {}
             total = sum(c * value[v] for v, c in steps.items())
             for t, c in odd.items():
                 part = const_value(simplify(substitute(t, at), {}))

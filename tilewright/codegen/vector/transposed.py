@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from ...schedule.nest import For, Stmt, Store
 from ...support.sizes import highest, is_open, lowest
-from ...tensor.expr import Load, Op, Var, linear, variables, walk
+from ...tensor.expr import Load, Op, Var, variables, walk
 from .part import Core, Part
 from .strided import Places, windows
 from .values import Value, Vector, element, lanes_of, power_of_two
@@ -49,13 +49,13 @@ class TransposedTiles(Part):
         self._columns: dict[Load, list[Value]] = {}
         self._across = ""
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.kind == "unroll" and bool(self._tile_loads(s))
+
     def emit(self, s: Stmt) -> bool:
-        found = self._tile_loads(s) if isinstance(s, For) and s.kind == "unroll" else []
-        if not found:
-            return False
         assert isinstance(s, For)
         saved = self._columns, self._across
-        self._columns, self._across = {x: made for x in found if (made := self._tile(x, s))}, s.var
+        self._columns, self._across = {x: made for x in self._tile_loads(s) if (made := self._tile(x, s))}, s.var
         self.core.unrolled(s)
         self._columns, self._across = saved
         return True
@@ -70,7 +70,8 @@ class TransposedTiles(Part):
         return tile[at]
 
     def _tile_loads(self, s: For) -> list[Load]:
-        """The loads from memory of ``for a in unroll(n): for b in vector(m): store``."""
+        """The loads from memory of ``for a in unroll(n): for b in vector(m): store`` whose lanes are no neighbours, and
+        not all the same."""
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
@@ -86,7 +87,13 @@ class TransposedTiles(Part):
             return []
         written = {t.buffer for t in targets}
         loads = dict.fromkeys(x for x in values if isinstance(x, Load) and x.buffer not in written)
-        return [x for x in loads if self.buffers[x.buffer].scope != "register"]
+        return [x for x in loads if self.buffers[x.buffer].scope != "register" and self._apart(x, lane.var)]
+
+    def _apart(self, x: Load, lane: str) -> bool:
+        """Whether the lanes of a load are more than one element, and no neighbours."""
+        terms = self.at.located(self.buffers[x.buffer], x.indices).terms
+        jumps = any(not isinstance(t, Var) and lane in variables(t) for t in terms)
+        return jumps or terms.get(Var(lane), 0) not in (0, 1)
 
     def _tile(self, x: Load, s: For) -> list[Value]:
         """A vector for each iteration of a laid-out loop over vectors, by the way that is cheaper; none where there is
@@ -108,11 +115,8 @@ class TransposedTiles(Part):
         """What it costs to pick a load's lanes out of whole vectors, in shuffles, and their places; None where lanes
         are neighbours, and where they lie in too many vectors."""
         assert s.trip is not None and lane.trip is not None
-        place = self.at.located(self.buffers[x.buffer], x.indices)
         flat = self.at.flat(self.buffers[x.buffer], x.indices)
         if s.trip > MOST_PICKED or width < LEAST_TRANSPOSED or lane.var not in variables(flat):
-            return None
-        if place.terms.get(Var(lane.var)) == 1 and all(isinstance(t, Var) for t in place.terms):
             return None
         places = self.core.strided.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
         if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
@@ -133,7 +137,7 @@ class TransposedTiles(Part):
         buffer = self.buffers[x.buffer]
         if buffer.dtype == "i1":
             return False
-        terms, _ = linear(self.at.flat(buffer, x.indices))
+        terms = self.at.located(buffer, x.indices).terms
         steps = {str(t): c for t, c in terms.items()}
         others = [t for t in terms if str(t) not in (across, lane)]
         jumps = any(lane in variables(t) for t in others)  # rows in no regular distance, as of fused loops
@@ -150,7 +154,7 @@ class TransposedTiles(Part):
         lane = s.body
         assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
         width, size = lanes_of(lane), power_of_two(s.trip)
-        steps = {str(t): c for t, c in linear(self.at.flat(self.buffers[x.buffer], x.indices))[0].items()}
+        steps = {str(t): c for t, c in self.at.located(self.buffers[x.buffer], x.indices).terms.items()}
         count = width if is_open(lane.trip) else lane.trip
         if s.trip == size < width == lane.trip and steps.get(lane.var) == size:
             return self._together(x, s, lane, width)
