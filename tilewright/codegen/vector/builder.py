@@ -97,22 +97,17 @@ class Builder:
         for names, key in self._inside.pop():
             names.pop(key, None)
 
-    @contextmanager
-    def bind(self, var: str, value: str | int) -> Iterator[None]:
-        old = self.env.get(var)
+    def bind(self, var: str, value: str | int) -> _Bound:
+        """Inside: a loop variable is a value."""
+        bound = _Bound(self.env, var)
         self.env[var], self.depth[var] = value, len(self._inside)
-        yield
-        if old is None:
-            del self.env[var]
-        else:
-            self.env[var] = old
+        return bound
 
-    @contextmanager
-    def lanes(self, vector: Vector | None) -> Iterator[None]:
+    def lanes(self, vector: Vector | None) -> _Lanes:
         """Inside: the iterations of a loop are lanes, or there are none."""
-        saved, self.vector = self.vector, vector
-        yield
-        self.vector = saved
+        lanes = _Lanes(self)
+        self.vector = vector
+        return lanes
 
     def region(self, emit: Callable[[], Value]) -> tuple[list[str], Value]:
         """What `emit` emits, in lines of its own."""
@@ -258,3 +253,34 @@ class Builder:
         types = f"({', '.join(a.type for a in args)}) -> {result.type}"
         self.declared[name] = f"func.func private @{name}{types}"
         return self.op_value(f"func.call @{name}({', '.join(a.ssa for a in args)}) : {types}", result)
+
+
+class _Bound:
+    """Makes a loop variable again what it was: a context of few instructions, as there is one for each iteration."""
+
+    __slots__ = ("env", "old", "var")
+
+    def __init__(self, env: dict[str, str | int], var: str) -> None:
+        self.env, self.var, self.old = env, var, env.get(var)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        if self.old is None:
+            del self.env[self.var]
+        else:
+            self.env[self.var] = self.old
+
+
+class _Lanes:
+    """The same for the loop whose iterations are lanes."""
+
+    __slots__ = ("text", "vector")
+
+    def __init__(self, text: Builder) -> None:
+        self.text, self.vector = text, text.vector
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.text.vector = self.vector

@@ -200,11 +200,11 @@ class Emitter:
             self.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
 
     def vectorized(self, s: For) -> None:
-        if self.text.vector is not None or (s.trip is None and not s.lanes):
-            why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
+        width, known = lanes_of(s), s.trip
+        if self.text.vector is not None or (known is None and not s.lanes):
+            why = "has no constant extent" if known is None else "is inside another vectorized loop"
             raise self.error(f"vectorized loop {s.var} {why}")
-        width = lanes_of(s)
-        known = None if s.trip is None or is_open(s.trip) else s.trip
+        known = None if is_open(known) else known
         if known is None:
             mask: str | None = self.text.lanes_below(self.at.index(s.extent).ssa, width)
         else:

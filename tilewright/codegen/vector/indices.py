@@ -36,7 +36,6 @@ class Indices:
     def __init__(self, text: Builder, buffers: dict[str, Buffer], ranges: dict[str, tuple[int, int]]) -> None:
         self.text, self.buffers, self.ranges = text, buffers, ranges
         self._places: dict[tuple[str, int], Place] = {}
-        self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
 
     # ---- as text ----
 
@@ -126,23 +125,21 @@ class Indices:
                 for t, c in parts.items():
                     terms[t] = terms.get(t, 0) + c * s
             terms = {t: c for t, c in terms.items() if c}
+            flat = None
             if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
-                terms, constant = linear(self.flat(buffer, indices))
-            found = self._places[key] = Place(indices, terms, constant)
+                flat = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
+                terms, constant = linear(flat)
+            found = self._places[key] = Place(indices, terms, constant, flat)
         return found
 
     def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """The index of an element in its flat buffer."""
-        key = buffer.name, indices
-        if key not in self._flat:
-            total: Expr = Const(0, "index")
+        place = self.located(buffer, indices)
+        if place.flat is None:
+            place.flat = Const(0, "index")
             for i, s in zip(indices, buffer.strides, strict=True):
-                total = total + i * s
-            terms, constant = linear(total)
-            if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
-                total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
-            self._flat[key] = total
-        return self._flat[key]
+                place.flat = place.flat + i * s
+        return place.flat
 
     def unrolled(self) -> dict[str, Expr]:
         """The loop variables that are numbers here."""
@@ -151,12 +148,11 @@ class Indices:
     def lane_stride(self, name: str, indices: tuple[Expr, ...]) -> int | None:
         """Elements between neighbouring lanes: 0 invariant, 1 contiguous, None if not regular."""
         assert self.text.vector is not None
-        strides, var = self.located(self.buffers[name], indices).strides, self.text.vector.var
-        if var not in strides:
-            terms = self.located(self.buffers[name], indices).terms
-            irregular = any(not isinstance(t, Var) and var in variables(t) for t in terms)
-            strides[var] = None if irregular else terms.get(Var(var), 0)
-        return strides[var]
+        place, var = self.located(self.buffers[name], indices), self.text.vector.var
+        if var not in place.strides:
+            irregular = any(not isinstance(t, Var) and var in variables(t) for t in place.terms)
+            place.strides[var] = None if irregular else place.terms.get(Var(var), 0)
+        return place.strides[var]
 
     def depends_on_lane(self, e: Expr) -> bool:
         return self.text.vector is not None and self.text.vector.var in variables(e)

@@ -43,15 +43,16 @@ class Vector:
         return self.width if self.mask is None else self.first
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
-    """The flat index of an element as a sum of `terms` and a constant. `strides` has, for vectorized loops, how far
-    neighbouring lanes are apart (see `Indices.lane_stride`). The `indices` are kept: they are known by their
-    identity."""
+    """The flat index of an element as a sum of `terms` and a constant, and as an expression where that was asked for.
+    `strides` has, for vectorized loops, how far neighbouring lanes are apart (see `Indices.lane_stride`). The `indices`
+    are kept: they are known by their identity."""
 
     indices: tuple[Expr, ...]
     terms: dict[Expr, int]
     constant: int
+    flat: Expr | None = None
     strides: dict[str, int | None] = field(default_factory=dict)
 
 
