@@ -73,9 +73,10 @@ class Builder:
 
     def at_first(self, text: str) -> str:
         """An operation at the beginning of the kernel, as constants are."""
-        if text not in self.constants:
-            self.constants[text] = f"{self.fresh()} = {text}"
-        return self.constants[text].split(" = ", 1)[0]
+        name = self.constants.get(text)
+        if name is None:
+            name = self.constants[text] = self.fresh()
+        return name
 
     def const(self, value, dtype: str, width: int = 0) -> str:
         if isinstance(value, Size):

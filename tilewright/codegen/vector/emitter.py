@@ -91,14 +91,15 @@ class Emitter:
         self.top(nest.body)
         for part in self.parts:
             part.end()
-        if (leak := leaked([*text.constants.values(), *text.lines])) is not None:
+        lines = [*(f"{name} = {made}" for made, name in text.constants.items()), *text.lines]
+        if (leak := leaked(lines)) is not None:
             raise self.error(f"a size that is not known stands in the code as a number: {leak}")
         size = max(self._scratch_peak, 1)
         self._shared = {o for o, _ in inplace_pairs(nest)}
         params = [f"%p{i}: {text.memref(p)}{self.alone(p)}" for i, p in enumerate(nest.params)]
         params += [OpenSizes.parameter()] if text.sizes.used else []
         params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
-        body = "\n".join("    " + x for x in [*text.constants.values(), *text.lines])
+        body = "\n".join(["    " + x for x in lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
         called = "".join(f"  {d}\n" for d in text.declared.values())
         module = f"module {{\n{called}  func.func @{nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"

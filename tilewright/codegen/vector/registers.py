@@ -89,6 +89,8 @@ class Registers:
 
         Their inactive lanes are never defined, so there is nothing to keep in them: masked writes need no select.
         """
+        if not any(isinstance(x, For) and x.kind == "vector" and x.trip != lanes_of(x) for x in walk_stmts(s.body)):
+            return  # there are no masks
         masks: dict[Key, set[int]] = {}
         for key, _, _, active in self._writes(s.body, {s.buffer.name}):
             masks.setdefault(key, set()).add(active)
@@ -97,8 +99,6 @@ class Registers:
 
     def _writes(self, s: Stmt, names: Set[str]) -> list[tuple[Key, str, int, int]]:
         """(element, dtype, lanes, active lanes) of what is written below `s` in buffers of these names."""
-        if names.isdisjoint(writes(s)):
-            return []
         found = []
         if isinstance(s, For) and s.kind == "unroll":
             for i in range(s.trip or 0):
@@ -115,5 +115,6 @@ class Registers:
                     found.append((self.key(b, t.indices), b.dtype, lanes, active))
         else:
             for c in children(s):
-                found += self._writes(c, names)
+                if not names.isdisjoint(writes(c)):
+                    found += self._writes(c, names)
         return found
