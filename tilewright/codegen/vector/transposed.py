@@ -21,6 +21,7 @@ rows are three vectors as they lie, and two shuffles each. So are lanes of any o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ...schedule.nest import For, Stmt, Store
 from ...support.sizes import highest, is_open, lowest
@@ -36,6 +37,14 @@ MOST_PICKED, MOST_WINDOWS = 16, 12
 LEAST_TRANSPOSED = 4
 
 
+@lru_cache(maxsize=256)
+def _picking(offsets: tuple[tuple[int, ...], ...], width: int) -> tuple[int, int]:
+    """How many vectors are loaded, and how many shuffled, to pick lanes at these offsets."""
+    found = windows((o for vector in offsets for o in vector), width)
+    needed = [sum(any(o in w for o in vector) for w in found) for vector in offsets]
+    return len(found), sum(max(n - 1, 1) for n in needed)
+
+
 class TransposedTiles(Part):
     """Takes unrolled loops over vectors with loads that can be read as whole tiles. `plain` reads an element or a
     vector by itself."""
@@ -47,15 +56,18 @@ class TransposedTiles(Part):
         self.plain = plain
         #: for the loads of the tile at hand one vector for each iteration of the loop `_across`
         self._columns: dict[Load, list[Value]] = {}
+        self._loads: dict[int, list[Load]] = {}  # of loops that it wants
         self._across = ""
 
     def wants(self, s: Stmt) -> bool:
-        return isinstance(s, For) and s.kind == "unroll" and bool(self._tile_loads(s))
+        found = self._tile_loads(s) if isinstance(s, For) and s.kind == "unroll" else []
+        self._loads[id(s)] = found
+        return bool(found)
 
     def emit(self, s: Stmt) -> bool:
         assert isinstance(s, For)
         saved = self._columns, self._across
-        self._columns, self._across = {x: made for x in self._tile_loads(s) if (made := self._tile(x, s))}, s.var
+        self._columns, self._across = {x: made for x in self._loads[id(s)] if (made := self._tile(x, s))}, s.var
         self.core.unrolled(s)
         self._columns, self._across = saved
         return True
@@ -121,11 +133,8 @@ class TransposedTiles(Part):
         places = self.core.strided.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
         if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
             return None
-        found = windows((o for vector in places.offsets for o in vector), width)
-        needed = [sum(any(o in w for o in vector) for w in found) for vector in places.offsets]
-        if len(found) > MOST_WINDOWS:
-            return None
-        return self.core.machine.load_shuffles * len(found) + sum(max(n - 1, 1) for n in needed), places
+        loaded, shuffled = _picking(places.offsets, width)
+        return (self.core.machine.load_shuffles * loaded + shuffled, places) if loaded <= MOST_WINDOWS else None
 
     def _picked(self, x: Load, places: Places, width: int) -> list[Value]:
         buffer = self.buffers[x.buffer]
