@@ -35,10 +35,8 @@ class PairProducts(Part):
         """``acc + dot2(...)`` in one instruction."""
         vector, v = self.text.vector, t.value
         name = self.core.machine.pair_products.get(vector.width) if vector else None
-        if name is None or not (isinstance(v, Op) and v.op == "addf") or self.at.invariant(t):
-            return None
-        for acc, dot in accumulated(t):
-            if isinstance(dot, Op) and dot.op == "dot2":
+        for acc, dot in accumulated(t) if name and isinstance(v, Op) and v.op == "addf" else ():
+            if isinstance(dot, Op) and dot.op == "dot2" and not self.at.invariant(t):
                 a, b, c, d = dot.args
                 first, second = self._pairs(a, c), self._pairs(b, d)
                 start = self.text.as_vector(self.core.expr(acc))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from ...schedule.nest import Alloc, For, Stmt, Store, children, walk_stmts, writes
+from ...schedule.nest import Alloc, For, Stmt, Store, children, writes
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Expr, Load, Var, const_value, simplify, substitute
 from .strided import Strided
@@ -19,6 +19,7 @@ class Registers:
 
     def __init__(self, strided: Strided) -> None:
         self.at, self.text, self.buffers, self.strided = strided.at, strided.text, strided.at.buffers, strided
+        self._alive: set[str] = set()
         self._whole: set[Key] = set()
         #: how far lanes are from the first one, None: neighbours
         self._lanes: dict[Key, tuple[int, ...] | None] = {}
@@ -73,6 +74,7 @@ class Registers:
 
     def free(self, buffer: str) -> None:
         """The end of a buffer: another one of this name may be used in other lanes."""
+        self._alive.discard(buffer)
         self.text.registers = {k: v for k, v in self.text.registers.items() if k[0] != buffer}
         self._lanes = {k: v for k, v in self._lanes.items() if k[0] != buffer}
 
@@ -80,22 +82,28 @@ class Registers:
 
     def written(self, s: Stmt) -> dict[Key, tuple[str, int]]:
         """The elements written below `s` and living outside it: key -> (dtype, vector width or 0)."""
-        names = {b for b in writes(s) if self.buffers[b].scope == "register"}
-        names -= {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)} if names else set()
-        return {key: (dtype, lanes) for key, dtype, lanes, _ in self._writes(s, names)}
+        names = writes(s) & self._alive
+        return {key: (dtype, lanes) for key, dtype, lanes, _ in (self._writes(s, names) if names else ())}
 
     def begin(self, s: Alloc) -> None:
         """Remember the elements of a register buffer that are always written under the same mask.
 
         Their inactive lanes are never defined, so there is nothing to keep in them: masked writes need no select.
         """
-        if not any(isinstance(x, For) and x.kind == "vector" and x.trip != lanes_of(x) for x in walk_stmts(s.body)):
-            return  # there are no masks
+        self._alive.add(s.buffer.name)
+        if self.text.vector is None and not self._masked(s.body, s.buffer.name):
+            return
         masks: dict[Key, set[int]] = {}
         for key, _, _, active in self._writes(s.body, {s.buffer.name}):
             masks.setdefault(key, set()).add(active)
         for key, found in masks.items():
             (self._whole.add if len(found) == 1 else self._whole.discard)(key)
+
+    def _masked(self, s: Stmt, name: str) -> bool:
+        """Whether a buffer is written in a vector of which some lanes are masked off."""
+        if isinstance(s, For) and s.kind == "vector":
+            return s.trip != lanes_of(s)
+        return any(self._masked(c, name) for c in children(s) if name in writes(c))
 
     def _writes(self, s: Stmt, names: Set[str]) -> list[tuple[Key, str, int, int]]:
         """(element, dtype, lanes, active lanes) of what is written below `s` in buffers of these names."""
