@@ -31,9 +31,9 @@ class Builder:
         #: names of what is made here and around: of operations by their text, of sums of indices by their terms; of
         #: what is loaded, for each buffer
         self._made: dict[Hashable, str] = {}
-        self._loaded: dict[str, dict[str, str]] = {}
+        self._loaded: dict[str, dict[Hashable, Value]] = {}
         #: for each scope what ends with it
-        self._inside: list[list[tuple[dict[Any, str], Hashable]]] = [[]]
+        self._inside: list[list[tuple[dict[Any, Any], Hashable]]] = [[]]
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
 
@@ -50,9 +50,14 @@ class Builder:
         """Emit a pure operation once per scope and return its result name."""
         name = self._made.get(text)
         if name is None:
-            name = self.fresh()
-            self.line(f"{name} = {text}")
+            name = self.made(text)
             self._keep(self._made, text, name)
+        return name
+
+    def made(self, text: str) -> str:
+        """Emit an operation."""
+        name = self.fresh()
+        self.line(f"{name} = {text}")
         return name
 
     def once(self, key: Hashable, emit: Callable[[], str]) -> str:
@@ -63,10 +68,10 @@ class Builder:
             self._keep(self._made, key, name)
         return name
 
-    def _keep(self, names: dict[Any, str], key: Hashable, name: str) -> None:
-        """Remember a name until the scope ends."""
-        names[key] = name
-        self._inside[-1].append((names, key))
+    def _keep(self, known: dict[Any, Any], key: Hashable, made: str | Value) -> None:
+        """Remember what was made until the scope ends."""
+        known[key] = made
+        self._inside[-1].append((known, key))
 
     def op_value(self, text: str, like: Value) -> Value:
         return Value(self.op(text), like.dtype, like.width)
@@ -95,8 +100,8 @@ class Builder:
         saved = dict(self.registers)
         yield
         self.registers = saved
-        for names, key in self._inside.pop():
-            names.pop(key, None)
+        for known, key in self._inside.pop():
+            known.pop(key, None)
 
     def bind(self, var: str, value: str | int) -> _Bound:
         """Inside: a loop variable is a value."""
@@ -137,15 +142,18 @@ class Builder:
         """The address at which a buffer begins, as a number."""
         return self.op(f"memref.extract_aligned_pointer_as_index {self.memory[b.name]} : {self.memref(b)} -> index")
 
-    def remember(self, buffer: Buffer, text: str, shape: Value) -> Value:
+    def remember(self, buffer: Buffer, key: Hashable, load: Callable[[], Value]) -> Value:
         """What is loaded from a buffer, once until it is written."""
-        names = self._loaded.setdefault(buffer.name, {})
-        name = names.get(text)
-        if name is None:
-            name = self.fresh()
-            self.line(f"{name} = {text}")
-            self._keep(names, text, name)
-        return Value(name, shape.dtype, shape.width)
+        known = self._loaded.setdefault(buffer.name, {})
+        found = known.get(key)
+        if found is None:
+            found = load()
+            self._keep(known, key, found)
+        return found
+
+    def loaded(self, b: Buffer, text: str, shape: Value) -> Value:
+        """The result of a load."""
+        return self.remember(b, text, lambda: Value(self.made(text), shape.dtype, shape.width))
 
     def forget(self, buffers: Set[str]) -> None:
         """Drop remembered loads of buffers that have been written."""
@@ -157,12 +165,12 @@ class Builder:
         off are not read, and zero."""
         where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
         if not shape.width:
-            return self.remember(b, f"memref.load {where} : {kind}", shape)
+            return self.loaded(b, f"memref.load {where} : {kind}", shape)
         if mask is None:
-            return self.remember(b, f"vector.load {where} : {kind}, {shape.type}", shape)
+            return self.loaded(b, f"vector.load {where} : {kind}, {shape.type}", shape)
         zero = self.const(0, shape.dtype, shape.width)
         types = f"{kind}, vector<{shape.width}xi1>, {shape.type} into {shape.type}"
-        return self.remember(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
+        return self.loaded(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
 
     def write(self, b: Buffer, at: str, value: Value, mask: str | None = None, attributes: str = "") -> None:
         """Store a scalar, or a vector but for lanes that are masked off."""

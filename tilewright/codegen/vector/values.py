@@ -27,8 +27,7 @@ class Value(NamedTuple):
         return type_text(self.dtype, self.width)
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all). `first`: how
     many are, if those are the first ones."""
 
