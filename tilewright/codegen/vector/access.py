@@ -12,7 +12,7 @@ from functools import reduce
 
 from ...schedule.nest import stores
 from ...support.sizes import at_most, larger, less
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, bounds, substitute
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, bounds, loads, substitute, variables
 from .in_place_copies import InPlaceCopies
 from .interleaved_stores import InterleavedStores
 from .non_temporal import NonTemporal
@@ -33,14 +33,18 @@ class Access(Part):
 
     def load(self, e: Load) -> Value:
         """An element, or a vector if its index depends on the lane."""
-        column = self.transposed.column(e)
-        return self.plain(e) if column is None else column
-
-    def plain(self, e: Load) -> Value:
-        """The same if the load is in no transposed tile."""
-        b, vector, text = self.buffers[e.buffer], self.text.vector, self.text
+        column, b, text = self.transposed.column(e), self.buffers[e.buffer], self.text
+        if column is not None:
+            return column
         if b.scope == "register":
             return self.core.registers.load(b, e)
+        if len(loads(e)) > 1:  # its place may be written
+            return self.plain(e)
+        return text.remember(b, (e, text.vector, *map(text.env.get, variables(e))), lambda: self.plain(e))
+
+    def plain(self, e: Load) -> Value:
+        """The same from memory, if the load is in no transposed tile."""
+        b, vector, text = self.buffers[e.buffer], self.text.vector, self.text
         stride = self.at.lane_stride(e.buffer, e.indices) if vector else 0
         shape = Value("", element(b.dtype), vector.width if vector and stride != 0 else 0)
         if vector is None or stride == 0:
@@ -62,7 +66,7 @@ class Access(Part):
         zero, c0 = text.const(0, shape.dtype, vector.width), text.const(0, "index")
         types = f"{text.memref(b)}, {where.type}, vector<{vector.width}xi1>, {shape.type} into {shape.type}"
         place = f"{text.memory[b.name]}[{c0}] [{where.ssa}]"
-        return text.remember(b, f"vector.gather {place}, {mask}, {zero} : {types}", shape)
+        return text.loaded(b, f"vector.gather {place}, {mask}, {zero} : {types}", shape)
 
     def store(self, b: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Write an element, or those of all active lanes."""

@@ -3,8 +3,9 @@ elements in registers and for lanes at this place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from typing import Any
 
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest
@@ -27,15 +28,19 @@ class Builder:
         self.depth: dict[str, int] = {}
         self.registers: dict[tuple[str, int], Value] = {}
         self.vector: Vector | None = None
-        self._made: list[dict[str, str]] = [{}]
-        self._loaded: list[dict[str, tuple[str, str]]] = [{}]
+        #: names of what is made here and around: of operations by their text, of sums of indices by their terms; of
+        #: what is loaded, for each buffer
+        self._made: dict[Hashable, str] = {}
+        self._loaded: dict[str, dict[Hashable, Value]] = {}
+        #: for each scope what ends with it
+        self._inside: list[list[tuple[dict[Any, Any], Hashable]]] = [[]]
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
 
     # ---- lines and names ----
 
     def line(self, text: str) -> None:
-        self.lines.append("  " * (len(self._made) - 1) + text)
+        self.lines.append("  " * (len(self._inside) - 1) + text)
 
     def fresh(self) -> str:
         self._count += 1
@@ -43,22 +48,40 @@ class Builder:
 
     def op(self, text: str) -> str:
         """Emit a pure operation once per scope and return its result name."""
-        for scope in reversed(self._made):
-            if text in scope:
-                return scope[text]
+        name = self._made.get(text)
+        if name is None:
+            name = self.made(text)
+            self._keep(self._made, text, name)
+        return name
+
+    def made(self, text: str) -> str:
+        """Emit an operation."""
         name = self.fresh()
         self.line(f"{name} = {text}")
-        self._made[-1][text] = name
         return name
+
+    def once(self, key: Hashable, emit: Callable[[], str]) -> str:
+        """The name of what takes several operations, which `key` tells from others, once per scope."""
+        name = self._made.get(key)
+        if name is None:
+            name = emit()
+            self._keep(self._made, key, name)
+        return name
+
+    def _keep(self, known: dict[Any, Any], key: Hashable, made: str | Value) -> None:
+        """Remember what was made until the scope ends."""
+        known[key] = made
+        self._inside[-1].append((known, key))
 
     def op_value(self, text: str, like: Value) -> Value:
         return Value(self.op(text), like.dtype, like.width)
 
     def at_first(self, text: str) -> str:
         """An operation at the beginning of the kernel, as constants are."""
-        if text not in self.constants:
-            self.constants[text] = f"{self.fresh()} = {text}"
-        return self.constants[text].split(" = ", 1)[0]
+        name = self.constants.get(text)
+        if name is None:
+            name = self.constants[text] = self.fresh()
+        return name
 
     def const(self, value, dtype: str, width: int = 0) -> str:
         if isinstance(value, Size):
@@ -73,30 +96,24 @@ class Builder:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
-        self._made.append({})
-        self._loaded.append({})
+        self._inside.append([])
         saved = dict(self.registers)
         yield
         self.registers = saved
-        self._made.pop()
-        self._loaded.pop()
+        for known, key in self._inside.pop():
+            known.pop(key, None)
 
-    @contextmanager
-    def bind(self, var: str, value: str | int) -> Iterator[None]:
-        old = self.env.get(var)
-        self.env[var], self.depth[var] = value, len(self._made)
-        yield
-        if old is None:
-            del self.env[var]
-        else:
-            self.env[var] = old
+    def bind(self, var: str, value: str | int) -> _Bound:
+        """Inside: a loop variable is a value."""
+        bound = _Bound(self.env, var)
+        self.env[var], self.depth[var] = value, len(self._inside)
+        return bound
 
-    @contextmanager
-    def lanes(self, vector: Vector | None) -> Iterator[None]:
+    def lanes(self, vector: Vector | None) -> _Lanes:
         """Inside: the iterations of a loop are lanes, or there are none."""
-        saved, self.vector = self.vector, vector
-        yield
-        self.vector = saved
+        lanes = _Lanes(self)
+        self.vector = vector
+        return lanes
 
     def region(self, emit: Callable[[], Value]) -> tuple[list[str], Value]:
         """What `emit` emits, in lines of its own."""
@@ -125,33 +142,35 @@ class Builder:
         """The address at which a buffer begins, as a number."""
         return self.op(f"memref.extract_aligned_pointer_as_index {self.memory[b.name]} : {self.memref(b)} -> index")
 
-    def remember(self, buffer: Buffer, text: str, shape: Value) -> Value:
+    def remember(self, buffer: Buffer, key: Hashable, load: Callable[[], Value]) -> Value:
         """What is loaded from a buffer, once until it is written."""
-        for scope in reversed(self._loaded):
-            if text in scope:
-                return Value(scope[text][1], shape.dtype, shape.width)
-        name = self.fresh()
-        self.line(f"{name} = {text}")
-        self._loaded[-1][text] = (buffer.name, name)
-        return Value(name, shape.dtype, shape.width)
+        known = self._loaded.setdefault(buffer.name, {})
+        found = known.get(key)
+        if found is None:
+            found = load()
+            self._keep(known, key, found)
+        return found
+
+    def loaded(self, b: Buffer, text: str, shape: Value) -> Value:
+        """The result of a load."""
+        return self.remember(b, text, lambda: Value(self.made(text), shape.dtype, shape.width))
 
     def forget(self, buffers: Set[str]) -> None:
         """Drop remembered loads of buffers that have been written."""
-        for scope in self._loaded:
-            for key in [k for k, (b, _) in scope.items() if b in buffers]:
-                del scope[key]
+        for b in buffers:
+            self._loaded.get(b, {}).clear()
 
     def read(self, b: Buffer, at: str, shape: Value, mask: str | None = None) -> Value:
         """The element at a flat index, or as many neighbours from there on as `shape` has lanes; those that are masked
         off are not read, and zero."""
         where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
         if not shape.width:
-            return self.remember(b, f"memref.load {where} : {kind}", shape)
+            return self.loaded(b, f"memref.load {where} : {kind}", shape)
         if mask is None:
-            return self.remember(b, f"vector.load {where} : {kind}, {shape.type}", shape)
+            return self.loaded(b, f"vector.load {where} : {kind}, {shape.type}", shape)
         zero = self.const(0, shape.dtype, shape.width)
         types = f"{kind}, vector<{shape.width}xi1>, {shape.type} into {shape.type}"
-        return self.remember(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
+        return self.loaded(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
 
     def write(self, b: Buffer, at: str, value: Value, mask: str | None = None, attributes: str = "") -> None:
         """Store a scalar, or a vector but for lanes that are masked off."""
@@ -210,13 +229,13 @@ class Builder:
 
     def even(self, args: list[Value]) -> tuple[list[Value], int]:
         """Broadcast scalars where there is a vector among the operands."""
-        width = max((a.width for a in args), default=0)
+        width = max([a.width for a in args]) if args else 0
         return ([self.as_vector(a, width) for a in args] if width else args), width
 
     def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
         args, width = self.even(args)
         t = type_text(dtype, width)
-        names = ", ".join(a.ssa for a in args)
+        names = ", ".join([a.ssa for a in args])
         if name == "arith.select":
             return Value(self.op(f"{name} {names} : {args[0].type}, {t}"), dtype, width)
         if name[6:] in CASTS:
@@ -243,3 +262,34 @@ class Builder:
         types = f"({', '.join(a.type for a in args)}) -> {result.type}"
         self.declared[name] = f"func.func private @{name}{types}"
         return self.op_value(f"func.call @{name}({', '.join(a.ssa for a in args)}) : {types}", result)
+
+
+class _Bound:
+    """Makes a loop variable again what it was: a context of few instructions, as there is one for each iteration."""
+
+    __slots__ = ("env", "old", "var")
+
+    def __init__(self, env: dict[str, str | int], var: str) -> None:
+        self.env, self.var, self.old = env, var, env.get(var)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        if self.old is None:
+            del self.env[self.var]
+        else:
+            self.env[self.var] = self.old
+
+
+class _Lanes:
+    """The same for the loop whose iterations are lanes."""
+
+    __slots__ = ("text", "vector")
+
+    def __init__(self, text: Builder) -> None:
+        self.text, self.vector = text, text.vector
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.text.vector = self.vector

@@ -81,11 +81,12 @@ class ByteProducts(Part):
 
     # ---- loops ----
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.kind == "unroll" and s.note("dot") is not None
+
     def emit(self, s: Stmt) -> bool:
         assert isinstance(s, For)
         name, vector = s.note("dot"), self.text.vector
-        if name is None or s.kind != "unroll":
-            return False
         dot = self.core.machine.dot_products.get(name)
         if dot is None:
             raise CompileError(f"there is no instruction {name!r} for products of bytes", stage="emit")

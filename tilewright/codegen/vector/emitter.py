@@ -75,10 +75,8 @@ class Emitter:
             *(SoftwarePipeline(self), InterleavedVectors(self)),  # instruction order
             *self.access.members,
         )
-        self._takers: dict[type[Stmt], list[Part]] = {}
-        for part in self.parts:
-            for kind in part.takes:
-                self._takers.setdefault(kind, []).append(part)
+        #: by the identity of a statement the parts that want it, and the statement, which is kept
+        self._takers: dict[int, tuple[list[Part], Stmt]] = {}
         self._updaters = [p for p in self.parts if type(p).value is not Part.value]
         operations = {name: handler for p in self.parts[::-1] for name, handler in p.operations.items()}
         self.expr = Expressions(self.at, self.access.load, operations, machine.table_lanes).expr
@@ -93,13 +91,15 @@ class Emitter:
         self.top(nest.body)
         for part in self.parts:
             part.end()
-        if (leak := leaked([*text.constants.values(), *text.lines])) is not None:
+        lines = [*(f"{name} = {made}" for made, name in text.constants.items()), *text.lines]
+        if (leak := leaked(lines)) is not None:
             raise self.error(f"a size that is not known stands in the code as a number: {leak}")
         size = max(self._scratch_peak, 1)
+        self._shared = {o for o, _ in inplace_pairs(nest)}
         params = [f"%p{i}: {text.memref(p)}{self.alone(p)}" for i, p in enumerate(nest.params)]
         params += [OpenSizes.parameter()] if text.sizes.used else []
         params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]
-        body = "\n".join("    " + x for x in [*text.constants.values(), *text.lines])
+        body = "\n".join(["    " + x for x in lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
         called = "".join(f"  {d}\n" for d in text.declared.values())
         module = f"module {{\n{called}  func.func @{nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
@@ -108,8 +108,7 @@ class Emitter:
     def alone(self, p: Buffer) -> str:
         """Tell LLVM that a result shares its memory with no operand; then what is written there changes none of them,
         and what does not change in a loop is computed before it."""
-        shared = {o for o, _ in inplace_pairs(self.nest)}
-        return " {llvm.noalias}" if p.name in self.nest.outputs and p.name not in shared else ""
+        return " {llvm.noalias}" if p.name in self.nest.outputs and p.name not in self._shared else ""
 
     def error(self, why: str) -> CompileError:
         return CompileError(why, stage="emit", operator=self.nest.name)
@@ -153,14 +152,20 @@ class Emitter:
     # ---- statements ----
 
     def stmt(self, s: Stmt) -> None:
-        if not any(self._taken(part, s) for part in self._takers.get(type(s), ())):
-            self._literally(s)
+        known = self._takers.get(id(s))
+        if known is None:
+            asked = [p for p in self.parts if type(s) in p.takes and self._taken(p.wants, s)]
+            known = self._takers[id(s)] = asked, s
+        for part in known[0]:
+            if self._taken(part.emit, s):
+                return
+        self._literally(s)
 
-    def _taken(self, part: Part, s: Stmt) -> bool:
-        """Whether a part emits a statement; one that would have to know sizes does not."""
+    def _taken(self, by: Callable[[Stmt], bool], s: Stmt) -> bool:
+        """Whether a part wants or emits a statement; one that would have to know sizes does not."""
         before = len(self.text.lines)
         try:
-            return part.emit(s)
+            return by(s)
         except Undecided:
             if len(self.text.lines) != before:
                 raise
@@ -196,11 +201,11 @@ class Emitter:
             self.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
 
     def vectorized(self, s: For) -> None:
-        if self.text.vector is not None or (s.trip is None and not s.lanes):
-            why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
+        width, known = lanes_of(s), s.trip
+        if self.text.vector is not None or (known is None and not s.lanes):
+            why = "has no constant extent" if known is None else "is inside another vectorized loop"
             raise self.error(f"vectorized loop {s.var} {why}")
-        width = lanes_of(s)
-        known = None if s.trip is None or is_open(s.trip) else s.trip
+        known = None if is_open(known) else known
         if known is None:
             mask: str | None = self.text.lanes_below(self.at.index(s.extent).ssa, width)
         else:

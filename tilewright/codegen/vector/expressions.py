@@ -36,7 +36,7 @@ class Expressions:
         self.at, self.text, self.load, self.operations, self.table_lanes = at, at.text, load, operations, table_lanes
 
     def expr(self, e: Expr) -> Value:
-        return self._expr(e, {})
+        return self.load(e) if type(e) is Load else self._expr(e, {})
 
     def _expr(self, e: Expr, memo: dict[int, Value]) -> Value:
         found = memo.get(id(e))

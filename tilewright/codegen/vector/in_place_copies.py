@@ -13,11 +13,14 @@ class InPlaceCopies(Part):
     takes = (For,)
     _inside = False
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.note(COPIES) is not None
+
     def emit(self, s: Stmt) -> bool:
-        source = s.note(COPIES) if isinstance(s, For) and not self._inside else None
-        if source is None:
+        if self._inside:
             return False
-        (output,) = writes(s)
+        assert isinstance(s, For)
+        source, (output,) = s.note(COPIES), writes(s)
         a, b = (self.text.start(self.buffers[n]) for n in (source, output))
         self.text.line(f"scf.if {self.text.op(f'arith.cmpi ne, {a}, {b} : index')} {{")
         self._inside = True

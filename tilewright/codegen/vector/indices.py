@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from operator import itemgetter
 
 from ...support.errors import CompileError
 from ...support.sizes import at_most
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, walk
+from ...tensor.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Target,
+    Var,
+    bounds,
+    from_linear,
+    linear,
+    loads,
+    variables,
+)
 from .builder import Builder
 from .values import Place, Value
 
@@ -31,28 +45,41 @@ class Indices:
 
     def sum_of(self, terms: dict[Expr, int], constant: int) -> Value:
         """An index in linear form."""
-        text = self.text
+        text, env = self.text, self.text.env
         rest: list[tuple[int, Expr, int]] = []
+        known: list[Hashable] = []  # what the sum is made of, where that is no element of memory and no vector
         for t, c in terms.items():
             if isinstance(t, Var):
-                bound = text.env.get(t.name)
+                bound = env.get(t.name)
                 if isinstance(bound, int):
                     constant += c * bound
                     continue
-                rest.append((text.depth.get(t.name, 99) if bound is not None else 100, t, c))
+                rest.append((text.depth[t.name] if bound is not None else 100, t, c))
+                known += bound, c
             else:
                 rest.append((50, t, c))
-        rest.sort(key=lambda x: x[0])
-        total: Value | None = None
-        for _, t, c in rest:
+                names = [env.get(v) for v in variables(t)]
+                known += (None,) if loads(t) else (t, *names, c)
+        if not rest:
+            return Value(text.const(constant, "index"), "index")
+        rest.sort(key=itemgetter(0))
+        if None in known:
+            total = self._summed(rest)
+        else:
+            total = Value(text.once(tuple(known), lambda: self._summed(rest).ssa), "index")
+        if constant:
+            total = text.elementwise("arith.addi", [total, Value(text.const(constant, "index"), "index")], "index")
+        return total
+
+    def _summed(self, terms: list[tuple[int, Expr, int]]) -> Value:
+        """The sum of terms in this order."""
+        text, total = self.text, None
+        for _, t, c in terms:
             part = self._term(t)
             if c != 1:
                 part = text.elementwise("arith.muli", [part, Value(text.const(c, "index"), "index")], "index")
             total = part if total is None else text.elementwise("arith.addi", [total, part], "index")
-        if total is None:
-            return Value(text.const(constant, "index"), "index")
-        if constant:
-            total = text.elementwise("arith.addi", [total, Value(text.const(constant, "index"), "index")], "index")
+        assert total is not None
         return total
 
     def _term(self, t: Expr) -> Value:
@@ -89,20 +116,30 @@ class Indices:
     def located(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Place:
         """Where an element lies. Found once: an unrolled loop asks for it in every iteration."""
         key = buffer.name, id(indices)
-        if key not in self._places:
-            total: Expr = Const(0, "index")
+        found = self._places.get(key)
+        if found is None:
+            terms, constant = dict[Expr, int](), 0
             for i, s in zip(indices, buffer.strides, strict=True):
-                total = total + i * s
-            terms, constant = linear(total)
+                parts, offset = linear(i)
+                constant += offset * s
+                for t, c in parts.items():
+                    terms[t] = terms.get(t, 0) + c * s
+            terms = {t: c for t, c in terms.items() if c}
+            flat = None
             if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
-                total = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
-                terms, constant = linear(total)
-            self._places[key] = Place(indices, total, terms, constant)
-        return self._places[key]
+                flat = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
+                terms, constant = linear(flat)
+            found = self._places[key] = Place(indices, terms, constant, flat)
+        return found
 
     def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """The index of an element in its flat buffer."""
-        return self.located(buffer, indices).flat
+        place = self.located(buffer, indices)
+        if place.flat is None:
+            place.flat = Const(0, "index")
+            for i, s in zip(indices, buffer.strides, strict=True):
+                place.flat = place.flat + i * s
+        return place.flat
 
     def unrolled(self) -> dict[str, Expr]:
         """The loop variables that are numbers here."""
@@ -113,13 +150,12 @@ class Indices:
         assert self.text.vector is not None
         place, var = self.located(self.buffers[name], indices), self.text.vector.var
         if var not in place.strides:
-            irregular = any(not isinstance(t, Var) and self.depends_on_lane(t) for t in place.terms)
+            irregular = any(not isinstance(t, Var) and var in variables(t) for t in place.terms)
             place.strides[var] = None if irregular else place.terms.get(Var(var), 0)
         return place.strides[var]
 
     def depends_on_lane(self, e: Expr) -> bool:
-        vector = self.text.vector
-        return vector is not None and any(isinstance(x, Var) and x.name == vector.var for x in walk(e))
+        return self.text.vector is not None and self.text.vector.var in variables(e)
 
     def invariant(self, t: Target) -> bool:
         """Whether lanes write the same element."""
@@ -129,6 +165,5 @@ class Indices:
         """Whether y is the element behind x."""
         if x.buffer != y.buffer:
             return False
-        b = self.buffers[x.buffer]
-        terms, constant = linear(self.flat(b, y.indices) + self.flat(b, x.indices) * Const(-1, "index"))
-        return not terms and constant == 1
+        a, b = (self.located(self.buffers[e.buffer], e.indices) for e in (x, y))
+        return a.terms == b.terms and b.constant - a.constant == 1

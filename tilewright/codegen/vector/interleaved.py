@@ -27,9 +27,11 @@ class InterleavedVectors(Part):
 
     takes = (For,)
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.kind == "unroll" and bool(s.trip) and s.trip > 1 and self._independent(s.body)
+
     def emit(self, s: Stmt) -> bool:
-        if not (isinstance(s, For) and s.kind == "unroll" and s.trip and s.trip > 1 and self._independent(s.body)):
-            return False
+        assert isinstance(s, For) and s.trip is not None
         lines, parts = self.text.lines, []
         for i in range(s.trip):
             self.text.lines = []

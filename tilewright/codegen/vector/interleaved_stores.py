@@ -11,7 +11,7 @@ Scattered, every element would be written by itself.
 from __future__ import annotations
 
 from ...schedule.nest import Seq, Stmt, Store
-from ...tensor.expr import Load, Target, linear, walk
+from ...tensor.expr import Target, loads
 from .part import Part
 from .values import Value
 
@@ -24,7 +24,12 @@ class InterleavedStores(Part):
 
     takes = (Seq,)
 
+    def wants(self, s: Stmt) -> bool:
+        stores = s.stmts if isinstance(s, Seq) else ()
+        return 2 <= len(stores) <= MOST_STORES and all(isinstance(x, Store) and len(x.targets) == 1 for x in stores)
+
     def emit(self, s: Stmt) -> bool:
+        assert isinstance(s, Seq)
         targets = self._turns(s)
         if not targets:
             return False
@@ -42,31 +47,24 @@ class InterleavedStores(Part):
         self.text.forget({buffer.name})
         return True
 
-    def _turns(self, body: Stmt) -> list[Target]:
+    def _turns(self, body: Seq) -> list[Target]:
         """The targets in the order of what they write; none if that is not one run of neighbours."""
-        stores = body.stmts if isinstance(body, Seq) else ()
-        if (
-            not 2 <= len(stores) <= MOST_STORES
-            or self.text.vector is None
-            or not self.text.vector.count
-            or self.text.vector.width < 4
-        ):
+        if self.text.vector is None or not self.text.vector.count or self.text.vector.width < 4:
             return []
         found: dict[int, Target] = {}
         forms = []
-        for s in stores:
-            if not isinstance(s, Store) or len(s.targets) != 1:
-                return []
+        for s in body.stmts:
+            assert isinstance(s, Store)
             (t,) = s.targets
             buffer = self.buffers[t.buffer]
-            if buffer.scope == "register" or self.at.lane_stride(t.buffer, t.indices) != len(stores):
+            if buffer.scope == "register" or self.at.lane_stride(t.buffer, t.indices) != len(body.stmts):
                 return []
-            terms, constant = linear(self.at.flat(buffer, t.indices))
-            forms.append((t.buffer, terms))
-            found[constant] = t
+            place = self.at.located(buffer, t.indices)
+            forms.append((t.buffer, place.terms))
+            found[place.constant] = t
         written = forms[0][0]
-        reads = any(isinstance(x, Load) and x.buffer == written for t in found.values() for x in walk(t.value))
-        run = sorted(found) == list(range(min(found), min(found) + len(stores)))
+        reads = any(x.buffer == written for t in found.values() for x in loads(t.value))
+        run = sorted(found) == list(range(min(found), min(found) + len(body.stmts)))
         return [found[c] for c in sorted(found)] if run and not reads and all(f == forms[0] for f in forms) else []
 
     def _taking_turns(self, rows: list[Value], places: list[int]) -> Value:

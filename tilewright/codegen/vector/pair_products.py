@@ -34,11 +34,9 @@ class PairProducts(Part):
     def value(self, t: Target) -> Value | None:
         """``acc + dot2(...)`` in one instruction."""
         vector, v = self.text.vector, t.value
-        if not (isinstance(v, Op) and v.op == "addf") or vector is None or self.at.invariant(t):
-            return None
-        name = self.core.machine.pair_products.get(vector.width)
-        for acc, dot in accumulated(t) if name else ():
-            if isinstance(dot, Op) and dot.op == "dot2":
+        name = self.core.machine.pair_products.get(vector.width) if vector else None
+        for acc, dot in accumulated(t) if name and isinstance(v, Op) and v.op == "addf" else ():
+            if isinstance(dot, Op) and dot.op == "dot2" and not self.at.invariant(t):
                 a, b, c, d = dot.args
                 first, second = self._pairs(a, c), self._pairs(b, d)
                 start = self.text.as_vector(self.core.expr(acc))
@@ -61,9 +59,12 @@ class PairProducts(Part):
                 return self.text.read(buffer, base, Value("", "bf16", 2 * vector.width))
         return self._interleaved(self.core.expr(x), self.core.expr(y))
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, Store) and len(s.targets) == 2
+
     def emit(self, s: Stmt) -> bool:
         assert isinstance(s, Store)
-        if len(s.targets) != 2 or self.text.vector is None or self.text.vector.mask is not None:
+        if self.text.vector is None or self.text.vector.mask is not None:
             return False
         x, y = (Load(t.buffer, t.indices, "bf16") for t in s.targets)
         buffer = self.buffers[x.buffer]

@@ -64,8 +64,8 @@ class Core(Protocol):
 
 
 class Part:
-    """Emits some statements in a way of its own. It is asked for those of the kinds that it `takes`, in the order of
-    the list in `emitter`; `operations` are those of expressions that it emits, by name."""
+    """Emits some statements in a way of its own. It is asked for those of the kinds that it `takes` and whose form it
+    `wants`, in the order of the list in `emitter`; `operations` are those of expressions that it emits, by name."""
 
     takes: tuple[type[Stmt], ...] = ()
 
@@ -81,6 +81,11 @@ class Part:
 
     def end(self) -> None:
         """Emit what comes after the kernel."""
+
+    def wants(self, s: Stmt) -> bool:
+        """Whether a statement may be one that it emits, by what does not change while a kernel is emitted: asked once
+        for each statement, however often an unrolled loop around it repeats it."""
+        return True
 
     def emit(self, s: Stmt) -> bool:
         """Emit a statement; False, with nothing emitted, for one that it does not take."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Set
 
-from ...schedule.nest import Alloc, For, Stmt, Store, children, walk_stmts, writes
+from ...schedule.nest import Alloc, For, Stmt, Store, children, writes
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Expr, Load, Var, const_value, simplify, substitute
 from .strided import Strided
@@ -19,6 +19,7 @@ class Registers:
 
     def __init__(self, strided: Strided) -> None:
         self.at, self.text, self.buffers, self.strided = strided.at, strided.text, strided.at.buffers, strided
+        self._alive: set[str] = set()
         self._whole: set[Key] = set()
         #: how far lanes are from the first one, None: neighbours
         self._lanes: dict[Key, tuple[int, ...] | None] = {}
@@ -32,7 +33,7 @@ class Registers:
             if isinstance(bound, int):
                 constant += c * bound
             elif not (isinstance(t, Var) and vector and t.name == vector.var and c == 1):
-                constant, lanes = self._spread(buffer, place.flat, t)
+                constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), t)
                 break
         key = buffer.name, constant
         if self._lanes.setdefault(key, lanes) != lanes:
@@ -73,6 +74,7 @@ class Registers:
 
     def free(self, buffer: str) -> None:
         """The end of a buffer: another one of this name may be used in other lanes."""
+        self._alive.discard(buffer)
         self.text.registers = {k: v for k, v in self.text.registers.items() if k[0] != buffer}
         self._lanes = {k: v for k, v in self._lanes.items() if k[0] != buffer}
 
@@ -80,39 +82,47 @@ class Registers:
 
     def written(self, s: Stmt) -> dict[Key, tuple[str, int]]:
         """The elements written below `s` and living outside it: key -> (dtype, vector width or 0)."""
-        inside = {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)}
-        if not {b for b in writes(s) if self.buffers[b].scope == "register"} - inside:
-            return {}
-        return {key: (dtype, lanes) for key, dtype, lanes, _ in self._writes(s, inside)}
+        names = writes(s) & self._alive
+        return {key: (dtype, lanes) for key, dtype, lanes, _ in (self._writes(s, names) if names else ())}
 
     def begin(self, s: Alloc) -> None:
         """Remember the elements of a register buffer that are always written under the same mask.
 
         Their inactive lanes are never defined, so there is nothing to keep in them: masked writes need no select.
         """
+        self._alive.add(s.buffer.name)
+        if self.text.vector is None and not self._masked(s.body, s.buffer.name):
+            return
         masks: dict[Key, set[int]] = {}
-        for key, _, _, active in self._writes(s.body, set()):
+        for key, _, _, active in self._writes(s.body, {s.buffer.name}):
             masks.setdefault(key, set()).add(active)
         for key, found in masks.items():
-            if key[0] == s.buffer.name:
-                (self._whole.add if len(found) == 1 else self._whole.discard)(key)
+            (self._whole.add if len(found) == 1 else self._whole.discard)(key)
 
-    def _writes(self, s: Stmt, inside: set[str]) -> Iterator[tuple[Key, str, int, int]]:
-        """(element, dtype, lanes, active lanes) of what is written below `s`, but for buffers that live inside."""
+    def _masked(self, s: Stmt, name: str) -> bool:
+        """Whether a buffer is written in a vector of which some lanes are masked off."""
+        if isinstance(s, For) and s.kind == "vector":
+            return s.trip != lanes_of(s)
+        return any(self._masked(c, name) for c in children(s) if name in writes(c))
+
+    def _writes(self, s: Stmt, names: Set[str]) -> list[tuple[Key, str, int, int]]:
+        """(element, dtype, lanes, active lanes) of what is written below `s` in buffers of these names."""
+        found = []
         if isinstance(s, For) and s.kind == "unroll":
             for i in range(s.trip or 0):
                 with self.text.bind(s.var, i):
-                    yield from self._writes(s.body, inside)
+                    found += self._writes(s.body, names)
         elif isinstance(s, For) and s.kind == "vector":
             with self.text.lanes(Vector(s.var, lanes_of(s), str(s.trip), s.trip)):
-                yield from self._writes(s.body, inside)
+                found = self._writes(s.body, names)
         elif isinstance(s, Store):
             for t in s.targets:
-                b = self.buffers[t.buffer]
-                if b.scope == "register" and b.name not in inside:
-                    vector = None if self.at.invariant(t) else self.text.vector
+                if t.buffer in names:
+                    b, vector = self.buffers[t.buffer], None if self.at.invariant(t) else self.text.vector
                     lanes, active = (vector.width, vector.first or 0) if vector else (0, 0)
-                    yield self.key(b, t.indices), b.dtype, lanes, active
+                    found.append((self.key(b, t.indices), b.dtype, lanes, active))
         else:
             for c in children(s):
-                yield from self._writes(c, inside)
+                if not names.isdisjoint(writes(c)):
+                    found += self._writes(c, names)
+        return found

@@ -51,11 +51,15 @@ class RowSums(Part):
 
     takes = (For,)
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.kind == "unroll" and self._row_sums(s) is not None
+
     def emit(self, s: Stmt) -> bool:
-        found = self._row_sums(s) if isinstance(s, For) and s.kind == "unroll" else None
-        if found is None:
+        if self.text.vector:
             return False
         assert isinstance(s, For)
+        found = self._row_sums(s)
+        assert found is not None
         vectors = [self._row_vector(found, s.var, i) for i in range(found.count // found.together)]
         total, t = self._lanes_added(found, vectors), found.target
         mask = self._first_lanes(found.count, found.width)
@@ -120,7 +124,7 @@ class RowSums(Part):
 
     def _row_sums(self, s: For) -> Rows | None:
         start, lane = s.body.stmts if isinstance(s.body, Seq) and len(s.body.stmts) == 2 else (None, s.body)
-        if self.text.vector or not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
+        if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return None
         if s.trip is None or lane.trip is None or is_open(s.trip, lane.trip) or len(lane.body.targets) != 1:
             return None

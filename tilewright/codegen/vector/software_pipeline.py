@@ -22,12 +22,24 @@ class SoftwarePipeline(Part):
         super().__init__(core)
         self._apart: dict[int, str] = {}  # why loops run one after the other
 
+    def wants(self, s: Stmt) -> bool:
+        return s.note(LAG) is not None if isinstance(s, For) else len(self._loops(s)[1]) > 1
+
     def emit(self, s: Stmt) -> bool:
         if isinstance(s, For):
-            if s.note(LAG) is not None:
-                self.core.refuse(s, LAG, self._apart.get(id(s), "it does not stand among such loops only"))
+            self.core.refuse(s, LAG, self._apart.get(id(s), "it does not stand among such loops only"))
             return False
-        loops, allocs = [], []
+        allocs, loops = self._loops(s)
+        why = "it carries sums in registers" * any(self.core.registers.written(f.body) for f in loops)
+        if why or iterations_cross(loops, self.buffers, self.at.ranges):
+            self._apart.update((id(f), why or "an iteration needs what another one does") for f in loops)
+            return False
+        self._allocated(allocs, loops)
+        return True
+
+    def _loops(self, s: Stmt) -> tuple[list[Alloc], list[For]]:
+        """The buffers and the loops of a statement that is nothing but loops with lags; none of any other."""
+        loops, allocs = list[For](), list[Alloc]()
         todo = [s]
         while todo:
             x = todo.pop()
@@ -39,15 +51,8 @@ class SoftwarePipeline(Part):
             elif isinstance(x, For) and x.note(LAG) is not None and x.note("uncached") is None:
                 loops.append(x)
             else:
-                return False
-        if len(loops) < 2:
-            return False
-        why = "it carries sums in registers" * any(self.core.registers.written(f.body) for f in loops)
-        if why or iterations_cross(loops, self.buffers, self.at.ranges):
-            self._apart.update((id(f), why or "an iteration needs what another one does") for f in loops)
-            return False
-        self._allocated(allocs, loops)
-        return True
+                return [], []
+        return allocs, loops
 
     def _allocated(self, allocs: list[Alloc], loops: list[For]) -> None:
         if allocs:

@@ -13,8 +13,9 @@ vectors, and two shuffles each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...support.sizes import is_open
 from ...tensor.expr import Buffer, Const, Expr, Var, const_value, from_linear, linear, simplify, substitute, variables
@@ -72,12 +73,44 @@ def windows(offsets: Iterable[int], width: int) -> list[Window]:
     return found
 
 
+#: how one vector is picked: of one window, whose lanes are then shuffled, or of that and others by turns
+Shuffles = tuple[Window, Sequence[int] | None, Sequence[tuple[Window, Sequence[int]]]]
+
+
+@lru_cache(maxsize=256)
+def shuffles(offsets: tuple[tuple[int, ...], ...], width: int) -> list[Shuffles]:
+    """For each vector the windows that have its elements, and where they lie in them.
+
+    >>> shuffles(((0, 2, 4, 6),), 4)
+    [(Window(start=0, count=4), None, [(Window(start=3, count=4), [0, 2, 5, 7])])]
+    """
+    found = windows((o for vector in offsets for o in vector), width)
+    return [_shuffles(found, vector, width) for vector in offsets]
+
+
+def _shuffles(found: list[Window], offsets: tuple[int, ...], width: int) -> Shuffles:
+    rest = [0] * (width - len(offsets))  # lanes that are not active hold anything
+    chosen = [next(w for w in found if o in w) for o in offsets]
+    first, *others = dict.fromkeys(chosen)
+    places = [o - w.start for o, w in zip(offsets, chosen, strict=True)]
+    mask = [p if w == first else 0 for p, w in zip(places, chosen, strict=True)]
+    if not others:
+        return first, None if mask == list(range(width)) else mask + rest, []
+    steps = []
+    for other in others:
+        mask = [width + p if w == other else before for p, w, before in zip(places, chosen, mask, strict=True)]
+        steps.append((other, mask + rest))
+        mask = list(range(len(offsets)))  # what is there stays where it is
+    return first, None, steps
+
+
 class Strided:
     """Emits such loads."""
 
     def __init__(self, at: Indices) -> None:
         self.at, self.text = at, at.text
-        self._offsets: dict[tuple[int, str, int], Places | None] = {}
+        self._places: dict[Hashable, tuple[tuple[int, ...], ...] | None] = {}
+        self._lanes: dict[tuple[int, str, int], Places | None] = {}
 
     def load(self, buffer: Buffer, indices: tuple[Expr, ...], shape: Value) -> Value | None:
         """The active lanes of a load, the others hold anything; None where a gather it must be. Nothing outside of what
@@ -99,12 +132,24 @@ class Strided:
         common = {t: c for t, c in terms.items() if not variables(t) & names}
         steps = {t.name: c for t, c in terms.items() if isinstance(t, Var) and t.name in names}
         odd = {t: c for t, c in terms.items() if t not in common and not isinstance(t, Var)}
-        known, values = self.at.unrolled(), [dict[str, int]()]
+        known = {v: x for t in odd for v in variables(t) if isinstance(x := self.text.env.get(v), int)}
+        key = flat, tuple(loops), tuple(known.items())
+        if key not in self._places:
+            self._places[key] = self._offsets(steps, odd, loops, known)
+        offsets = self._places[key]
+        return None if offsets is None else Places(from_linear(common, constant), offsets)
+
+    def _offsets(
+        self, steps: dict[str, int], odd: dict[Expr, int], loops: Sequence[tuple[str, int]], known: dict[str, int]
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """What terms of an index sum up to in every iteration: regular `steps`, and `odd` ones, at the numbers that are
+        `known` of other loops."""
+        values = [dict[str, int]()]
         for v, n in loops:
             values = [{**before, v: i} for before in values for i in range(n)]
         found = []
         for value in values:
-            at = {**known, **{v: Const(i, "index") for v, i in value.items()}}
+            at: dict[str, Expr] = {v: Const(i, "index") for v, i in ({**known, **value} if odd else {}).items()}
             total = sum(c * value[v] for v, c in steps.items())
             for t, c in odd.items():
                 part = const_value(simplify(substitute(t, at), {}))
@@ -115,8 +160,7 @@ class Strided:
                 return None
             found.append(total)
         lanes = loops[-1][1]
-        offsets = [tuple(found[i : i + lanes]) for i in range(0, len(found), lanes)]
-        return Places(from_linear(common, constant), tuple(offsets))
+        return tuple(tuple(found[i : i + lanes]) for i in range(0, len(found), lanes))
 
     def lane_offsets(self, flat: Expr) -> tuple[Expr, tuple[int, ...]] | None:
         """A flat index in the first lane, and how far from it each active lane is; None if that hangs on more than the
@@ -125,11 +169,11 @@ class Strided:
         if vector is None or not vector.count:
             return None
         key = id(flat), vector.var, vector.count
-        if key not in self._offsets:
+        if key not in self._lanes:
             moving = [variables(t) for t in linear(flat)[0] if vector.var in variables(t)]
             alone = all(names == {vector.var} for names in moving)
-            self._offsets[key] = self.places(flat, ((vector.var, vector.count),)) if alone else None
-        found = self._offsets[key]
+            self._lanes[key] = self.places(flat, ((vector.var, vector.count),)) if alone else None
+        found = self._lanes[key]
         if found is None:
             return None
         first = found.offsets[0][0]
@@ -137,7 +181,6 @@ class Strided:
 
     def picked(self, buffer: Buffer, places: Places, shape: Value) -> list[Value]:
         """A vector for each of the places' vectors."""
-        found = windows((o for vector in places.offsets for o in vector), shape.width)
         loaded: dict[Window, Value] = {}
 
         def load(w: Window) -> Value:
@@ -145,27 +188,15 @@ class Strided:
                 loaded[w] = self.elements(buffer, places.base + w.start, w.count, shape)
             return loaded[w]
 
-        return [self._pick(load, found, vector, shape.width) for vector in places.offsets]
-
-    def _pick(self, load, found: list[Window], offsets: tuple[int, ...], width: int) -> Value:
-        """The elements at some offsets, which all lie in windows."""
-        result: Value | None = None
-        rest = [0] * (width - len(offsets))  # lanes that are not active hold anything
-        chosen = [next(i for i, w in enumerate(found) if o in w) for o in offsets]
-        for i in dict.fromkeys(chosen):
-            part, w = load(found[i]), found[i]
-            own = [o - w.start if c == i else None for o, c in zip(offsets, chosen, strict=True)]
-            if result is None:
-                mask = [0 if p is None else p for p in own]
-                if set(chosen) == {i}:
-                    return part if mask == list(range(width)) else self.text.shuffle(part, part, mask + rest)
-                result, first = part, mask
-                continue
-            mask = [first[lane] if p is None else width + p for lane, p in enumerate(own)]
-            result = self.text.shuffle(result, part, mask + rest)
-            first = list(range(width))  # what is there stays where it is
-        assert result is not None
-        return result
+        found = []
+        for first, alone, others in shuffles(places.offsets, shape.width):
+            v = load(first)
+            if alone is not None:
+                v = self.text.shuffle(v, v, alone)
+            for w, mask in others:
+                v = self.text.shuffle(v, load(w), mask)
+            found.append(v)
+        return found
 
     def elements(self, buffer: Buffer, begin: Expr, count: int, shape: Value) -> Value:
         """`count` neighbouring elements."""

@@ -21,10 +21,11 @@ rows are three vectors as they lie, and two shuffles each. So are lanes of any o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ...schedule.nest import For, Stmt, Store
 from ...support.sizes import highest, is_open, lowest
-from ...tensor.expr import Load, Op, Var, linear, variables, walk
+from ...tensor.expr import Load, Op, Var, variables, walk
 from .part import Core, Part
 from .strided import Places, windows
 from .values import Value, Vector, element, lanes_of, power_of_two
@@ -36,6 +37,14 @@ MOST_PICKED, MOST_WINDOWS = 16, 12
 LEAST_TRANSPOSED = 4
 
 
+@lru_cache(maxsize=256)
+def _picking(offsets: tuple[tuple[int, ...], ...], width: int) -> tuple[int, int]:
+    """How many vectors are loaded, and how many shuffled, to pick lanes at these offsets."""
+    found = windows((o for vector in offsets for o in vector), width)
+    needed = [sum(any(o in w for o in vector) for w in found) for vector in offsets]
+    return len(found), sum(max(n - 1, 1) for n in needed)
+
+
 class TransposedTiles(Part):
     """Takes unrolled loops over vectors with loads that can be read as whole tiles. `plain` reads an element or a
     vector by itself."""
@@ -45,31 +54,36 @@ class TransposedTiles(Part):
     def __init__(self, core: Core, plain: Callable[[Load], Value]) -> None:
         super().__init__(core)
         self.plain = plain
-        #: for the loads of the tile at hand (by their text) one vector for each iteration of the loop `_across`
-        self._columns: dict[str, list[Value]] = {}
+        #: for the loads of the tile at hand one vector for each iteration of the loop `_across`
+        self._columns: dict[Load, list[Value]] = {}
+        self._loads: dict[int, list[Load]] = {}  # of loops that it wants
         self._across = ""
 
-    def emit(self, s: Stmt) -> bool:
+    def wants(self, s: Stmt) -> bool:
         found = self._tile_loads(s) if isinstance(s, For) and s.kind == "unroll" else []
-        if not found:
-            return False
+        self._loads[id(s)] = found
+        return bool(found)
+
+    def emit(self, s: Stmt) -> bool:
         assert isinstance(s, For)
         saved = self._columns, self._across
-        self._columns, self._across = {str(x): made for x in found if (made := self._tile(x, s))}, s.var
+        self._columns, self._across = {x: made for x in self._loads[id(s)] if (made := self._tile(x, s))}, s.var
         self.core.unrolled(s)
         self._columns, self._across = saved
         return True
 
     def column(self, e: Load) -> Value | None:
         """The lanes of a load that is in the tile at hand."""
-        if not self._columns or self.text.vector is None or (tile := self._columns.get(str(e))) is None:
+        tile = self._columns.get(e) if self.text.vector is not None else None
+        if tile is None:
             return None
         at = self.text.env[self._across]
         assert isinstance(at, int)
         return tile[at]
 
     def _tile_loads(self, s: For) -> list[Load]:
-        """The loads from memory of ``for a in unroll(n): for b in vector(m): store``."""
+        """The loads from memory of ``for a in unroll(n): for b in vector(m): store`` whose lanes are no neighbours, and
+        not all the same."""
         lane = s.body
         if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return []
@@ -84,8 +98,14 @@ class TransposedTiles(Part):
         if any(isinstance(x, Op) and x.op == "guard" for x in values):
             return []
         written = {t.buffer for t in targets}
-        loads = {str(x): x for x in values if isinstance(x, Load) and x.buffer not in written}
-        return [x for x in loads.values() if self.buffers[x.buffer].scope != "register"]
+        loads = dict.fromkeys(x for x in values if isinstance(x, Load) and x.buffer not in written)
+        return [x for x in loads if self.buffers[x.buffer].scope != "register" and self._apart(x, lane.var)]
+
+    def _apart(self, x: Load, lane: str) -> bool:
+        """Whether the lanes of a load are more than one element, and no neighbours."""
+        terms = self.at.located(self.buffers[x.buffer], x.indices).terms
+        jumps = any(not isinstance(t, Var) and lane in variables(t) for t in terms)
+        return jumps or terms.get(Var(lane), 0) not in (0, 1)
 
     def _tile(self, x: Load, s: For) -> list[Value]:
         """A vector for each iteration of a laid-out loop over vectors, by the way that is cheaper; none where there is
@@ -107,19 +127,14 @@ class TransposedTiles(Part):
         """What it costs to pick a load's lanes out of whole vectors, in shuffles, and their places; None where lanes
         are neighbours, and where they lie in too many vectors."""
         assert s.trip is not None and lane.trip is not None
-        place = self.at.located(self.buffers[x.buffer], x.indices)
-        if s.trip > MOST_PICKED or width < LEAST_TRANSPOSED or not variables(place.flat) & {lane.var}:
+        flat = self.at.flat(self.buffers[x.buffer], x.indices)
+        if s.trip > MOST_PICKED or width < LEAST_TRANSPOSED or lane.var not in variables(flat):
             return None
-        if place.terms.get(Var(lane.var)) == 1 and all(isinstance(t, Var) for t in place.terms):
-            return None
-        places = self.core.strided.places(place.flat, ((s.var, s.trip), (lane.var, lane.trip)))
+        places = self.core.strided.places(flat, ((s.var, s.trip), (lane.var, lane.trip)))
         if places is None or all(o == tuple(range(o[0], o[0] + len(o))) for o in places.offsets):
             return None
-        found = windows((o for vector in places.offsets for o in vector), width)
-        needed = [sum(any(o in w for o in vector) for w in found) for vector in places.offsets]
-        if len(found) > MOST_WINDOWS:
-            return None
-        return self.core.machine.load_shuffles * len(found) + sum(max(n - 1, 1) for n in needed), places
+        loaded, shuffled = _picking(places.offsets, width)
+        return (self.core.machine.load_shuffles * loaded + shuffled, places) if loaded <= MOST_WINDOWS else None
 
     def _picked(self, x: Load, places: Places, width: int) -> list[Value]:
         buffer = self.buffers[x.buffer]
@@ -131,7 +146,7 @@ class TransposedTiles(Part):
         buffer = self.buffers[x.buffer]
         if buffer.dtype == "i1":
             return False
-        terms, _ = linear(self.at.flat(buffer, x.indices))
+        terms = self.at.located(buffer, x.indices).terms
         steps = {str(t): c for t, c in terms.items()}
         others = [t for t in terms if str(t) not in (across, lane)]
         jumps = any(lane in variables(t) for t in others)  # rows in no regular distance, as of fused loops
@@ -148,7 +163,7 @@ class TransposedTiles(Part):
         lane = s.body
         assert isinstance(lane, For) and s.trip is not None and lane.trip is not None
         width, size = lanes_of(lane), power_of_two(s.trip)
-        steps = {str(t): c for t, c in linear(self.at.flat(self.buffers[x.buffer], x.indices))[0].items()}
+        steps = {str(t): c for t, c in self.at.located(self.buffers[x.buffer], x.indices).terms.items()}
         count = width if is_open(lane.trip) else lane.trip
         if s.trip == size < width == lane.trip and steps.get(lane.var) == size:
             return self._together(x, s, lane, width)

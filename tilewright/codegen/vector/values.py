@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...schedule.nest import For
 from ...support.dtypes import FLOATS, LOOP_TYPES, TYPES
@@ -14,8 +15,7 @@ from ...tensor.expr import Expr, Load, Op, Target
 BYTES = {n: t.nbytes for n, t in LOOP_TYPES.items()}
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An SSA name with its dtype; width 0 is a scalar, otherwise vector lanes."""
 
     ssa: str
@@ -27,8 +27,7 @@ class Value:
         return type_text(self.dtype, self.width)
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """The vectorized loop being emitted: its variable, lanes, and the mask of active lanes (None: all). `first`: how
     many are, if those are the first ones."""
 
@@ -43,16 +42,16 @@ class Vector:
         return self.width if self.mask is None else self.first
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
-    """The flat index of an element, also as a sum of `terms` and a constant. `strides` has, for vectorized loops, how
-    far neighbouring lanes are apart (see `Indices.lane_stride`). The `indices` are kept: they are known by their
-    identity."""
+    """The flat index of an element as a sum of `terms` and a constant, and as an expression where that was asked for.
+    `strides` has, for vectorized loops, how far neighbouring lanes are apart (see `Indices.lane_stride`). The `indices`
+    are kept: they are known by their identity."""
 
     indices: tuple[Expr, ...]
-    flat: Expr
     terms: dict[Expr, int]
     constant: int
+    flat: Expr | None = None
     strides: dict[str, int | None] = field(default_factory=dict)
 
 

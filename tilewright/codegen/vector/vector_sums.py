@@ -22,12 +22,15 @@ class VectorSums(Part):
 
     takes = (For,)
 
+    def wants(self, s: Stmt) -> bool:
+        return isinstance(s, For) and s.kind == "unroll" and self._summand(s) is not None
+
     def emit(self, s: Stmt) -> bool:
-        other = self._summand(s) if isinstance(s, For) and s.kind == "unroll" else None
-        if other is None:
+        if self.text.vector:
             return False
         assert isinstance(s, For) and s.trip is not None
-        lane = s.body
+        other, lane = self._summand(s), s.body
+        assert other is not None
         assert isinstance(lane, For) and isinstance(lane.body, Store) and lane.trip is not None
         (target,) = lane.body.targets
         assert isinstance(target.value, Op)
@@ -48,7 +51,7 @@ class VectorSums(Part):
     def _summand(self, s: For) -> Expr | None:
         """What is added up by ``for o in unroll: for l in vector: t[..] = op(t[..], summand)``."""
         lane = s.body
-        if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)) or self.text.vector:
+        if not (isinstance(lane, For) and lane.kind == "vector" and isinstance(lane.body, Store)):
             return None
         whole = lane.trip is not None and lane.trip == (lane.lanes or lane.trip) and not lane.trip & (lane.trip - 1)
         if not whole or s.trip is None or s.trip < 2 or len(lane.body.targets) != 1:

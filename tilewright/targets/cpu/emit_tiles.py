@@ -251,6 +251,9 @@ class TileProducts(Part):
         if self.tiles:
             self.tile_op("tilerelease")
 
+    def wants(self, s: Stmt) -> bool:
+        return bool(self.tiles)
+
     def emit(self, s: Stmt) -> bool:
         if isinstance(s, Seq):
             return self.sequence(s)
