@@ -56,8 +56,10 @@ def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer])
 
 def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
     """The first rule that an outermost statement breaks by itself."""
-    reason = _scopes(s, set()) or _accumulators(s, buffers) or _order(s)
-    lanes = [f for f in walk_stmts(s) if isinstance(f, For) and f.kind == "vector"]
+    shadowed = s._free or any(f.var in f.body._names for f in s._loops)  # perhaps: then in words
+    sums = any(x.reduction for x in s._stores)
+    reason = (_scopes(s, set()) if shadowed else None) or (_accumulators(s, buffers) if sums else None) or _order(s)
+    lanes = [f for f in s._loops if f.kind == "vector"]
     return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
 
 

@@ -9,11 +9,10 @@ each other at barriers only. docs/nests.md describes what then is a race.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import is_
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ..tensor.expr import Buffer, Const, Expr, Load, const_value, loads, map_loads, substitute, variables
 from ..tensor.expr import Target as Target
@@ -26,56 +25,119 @@ THREAD = "thread"
 OLD_AXES = {"parallel": THREAD, "threads": THREAD}
 
 
+_Found = TypeVar("_Found")
+
+
+class kept(Generic[_Found]):
+    """A property that is found once for each object: `functools.cached_property` without the lock that it has in Python
+    3.11."""
+
+    def __init__(self, find: Callable[[Any], _Found]) -> None:
+        self.find, self.name, self.__doc__ = find, find.__name__, find.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> _Found:
+        if owner is None:
+            return self  # type: ignore[return-value]
+        found: _Found = self.find(owner)
+        owner.__dict__[self.name] = found
+        return found
+
+
+def _union(own: Iterable[str], below: list[frozenset[str]]) -> frozenset[str]:
+    """All of these names; the set of the one statement below where that has them all."""
+    if len(below) == 1 and below[0].issuperset(own):
+        return below[0]
+    return frozenset(own).union(*below)
+
+
 @dataclass(frozen=True)
 class Stmt:
     """Base of the statements. What is often asked of them is found once: trees share what a primitive leaves alone."""
 
-    @cached_property
+    #: the statements right below
+    parts: ClassVar[Any] = ()
+
+    @kept
     def _reads(self) -> frozenset[str]:
         own = {t.buffer for t in self.targets if t.init is not None} if isinstance(self, Store) else set()
         found = {n.buffer for e in exprs(self) for n in loads(e) if n.buffer not in own}
-        return frozenset(found).union(*[c._reads for c in children(self)])
+        return _union(found, [c._reads for c in self.parts])
 
-    @cached_property
+    @kept
     def _writes(self) -> frozenset[str]:
-        own = {t.buffer for t in self.targets} if isinstance(self, Store) else set()
-        return frozenset(own).union(*[c._writes for c in children(self)])
+        own = [t.buffer for t in self.targets] if isinstance(self, Store) else ()
+        return _union(own, [c._writes for c in self.parts])
 
-    @cached_property
+    @kept
     def _loaded(self) -> frozenset[str]:
         """All that is read in and below this statement, by sums of themselves and by prefetch hints too."""
         own = [*exprs(self), *(i for _, i in self.prefetch)] if isinstance(self, For) else [*exprs(self)]
         found = {n.buffer for e in own for n in loads(e)}
-        return frozenset(found).union(*[c._loaded for c in children(self)])
+        return _union(found, [c._loaded for c in self.parts])
 
-    @cached_property
+    @kept
     def _stores(self) -> tuple[Store, ...]:
-        return (self,) if isinstance(self, Store) else tuple([s for c in children(self) for s in c._stores])
+        return (self,) if isinstance(self, Store) else _concatenated([c._stores for c in self.parts])
 
-    @cached_property
+    @kept
     def _used(self) -> tuple[str, ...]:
         return tuple(sorted(self._reads | self._writes))
 
-    @cached_property
+    @kept
     def _names(self) -> frozenset[str]:
-        """The loops and blocks in and below this statement."""
-        own = {self.var} if isinstance(self, For) else {self.block} if isinstance(self, Store) else set()
-        return frozenset(own).union(*[c._names for c in children(self)])
+        """The loops, blocks and tokens of copies in and below this statement."""
+        own = (self.var,) if isinstance(self, For) else (self.block,) if isinstance(self, Store) else ()
+        own = (self.token,) if isinstance(self, AsyncCopy) else own
+        return _union(own, [c._names for c in self.parts])
 
-    @cached_property
+    @kept
+    def _loops(self) -> tuple[For, ...]:
+        """The loops in and below this statement, outer before inner."""
+        below = _concatenated([c._loops for c in self.parts])
+        return (self, *below) if isinstance(self, For) else below
+
+    @kept
+    def _axes(self) -> frozenset[str]:
+        """The axes that loops in and below this statement are bound to; "" for barriers, copies that are not waited
+        for, and producers."""
+        own: tuple[str, ...] = ("",) if isinstance(self, (Barrier, AsyncCopy, Wait)) else ()
+        if isinstance(self, For):
+            own = (self.kind,) * self.bound + ("",) * (self.note("producer") is not None)
+        return _union(own, [c._axes for c in self.parts])
+
+    @kept
     def _parallel_inside(self) -> bool:
-        below = children(self)
-        return any((isinstance(c, For) and c.kind == THREAD) or c._parallel_inside for c in below)
+        return any(THREAD in c._axes for c in self.parts)
 
-    @cached_property
+    @kept
+    def _mentioned(self) -> frozenset[str]:
+        """The variables in all expressions in and below this statement, and in prefetch hints."""
+        own = self.variables
+        if isinstance(self, For) and self.prefetch:
+            own = own.union(*[variables(i) for _, i in self.prefetch])
+        return _union(own, [c._mentioned for c in self.parts])
+
+    @kept
+    def _free(self) -> frozenset[str]:
+        """The variables in and below this statement whose loops are around it, those that it sums over too."""
+        own = self.variables
+        if isinstance(self, Store):
+            own = own.union(self.reduction)
+        below = _union(own, [c._free for c in self.parts])
+        if not isinstance(self, For):
+            return below
+        ahead = {v for _, i in self.prefetch for v in variables(i)}
+        return self.variables | ((self.body._free | ahead) - {self.var})
+
+    @kept
     def known(self) -> dict[Any, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
 
-    @cached_property
+    @kept
     def variables(self) -> frozenset[str]:
         """Loop variables in the expressions of this statement itself (prefetch hints left out)."""
-        return frozenset(v for e in exprs(self) for v in variables(e))
+        return frozenset().union(*[variables(e) for e in exprs(self)])
 
 
 @dataclass(frozen=True)
@@ -94,6 +156,10 @@ class For(Stmt):
     lanes: int = 0
     prefetch: tuple[tuple[str, Expr], ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
 
     def note(self, key: str) -> Any:
         """The value of a note, None if there is none."""
@@ -121,7 +187,7 @@ class Store(Stmt):
     block: str = ""
     reduction: tuple[str, ...] = ()
 
-    @cached_property
+    @kept
     def loads(self) -> tuple[Load, ...]:
         """What is read for values and places, initial values too."""
         return tuple([x for e in exprs(self) for x in loads(e)])
@@ -131,12 +197,20 @@ class Store(Stmt):
 class Seq(Stmt):
     stmts: tuple[Stmt, ...]
 
+    @property
+    def parts(self) -> tuple[Stmt, ...]:
+        return self.stmts
+
 
 @dataclass(frozen=True)
 class If(Stmt):
     cond: Expr
     then: Stmt
     otherwise: Stmt | None = None
+
+    @kept
+    def parts(self) -> tuple[Stmt, ...]:
+        return (self.then,) if self.otherwise is None else (self.then, self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -145,6 +219,10 @@ class Alloc(Stmt):
 
     buffer: Buffer
     body: Stmt
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
 
 
 @dataclass(frozen=True)
@@ -168,6 +246,10 @@ class AsyncCopy(Stmt):
     token: str
     body: Stmt
     bulk: bool = False
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
 
 
 @dataclass(frozen=True)
@@ -214,7 +296,7 @@ class Nest:
     def __str__(self) -> str:
         return self._text
 
-    @cached_property
+    @kept
     def _text(self) -> str:
         from .text import format_nest
 
@@ -247,25 +329,28 @@ def loop(var: str, extent: Expr | int, body: Stmt, kind: str = "serial") -> For:
 
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, (For, Alloc, AsyncCopy)):
-        return (s.body,)
-    if isinstance(s, Seq):
-        return s.stmts
-    if isinstance(s, If):
-        return (s.then,) if s.otherwise is None else (s.then, s.otherwise)
-    return ()
+    found: tuple[Stmt, ...] = s.parts
+    return found
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    old = children(s)
+    old = s.parts
     if len(new) == len(old) and all(map(is_, new, old)):
         return s
-    if isinstance(s, (For, Alloc, AsyncCopy)):
-        return replace(s, body=new[0])
+    if isinstance(s, For):
+        return For(s.var, s.extent, new[0], s.kind, s.lanes, s.prefetch, s.notes)
     if isinstance(s, Seq):
         return seq(*new)
+    if isinstance(s, Alloc):
+        return Alloc(s.buffer, new[0])
+    if isinstance(s, AsyncCopy):
+        return AsyncCopy(s.token, new[0], s.bulk)
     assert isinstance(s, If)
     return If(s.cond, new[0], new[1] if len(new) > 1 else None)
+
+
+def _concatenated(below: list[tuple[_Found, ...]]) -> tuple[_Found, ...]:
+    return below[0] if len(below) == 1 else tuple([x for part in below for x in part])
 
 
 def in_parts(s: Stmt, params: Set[str]) -> bool:
@@ -282,7 +367,7 @@ def walk_stmts(s: Stmt) -> Iterator[Stmt]:
     while rest:
         x = rest.pop()
         yield x
-        rest += children(x)[::-1]
+        rest += x.parts[::-1]
 
 
 def stores(s: Stmt) -> list[Store]:
@@ -291,7 +376,9 @@ def stores(s: Stmt) -> list[Store]:
 
 def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
     """Rewrite bottom-up with f(statement with rewritten children); None deletes a statement."""
-    new = [transform(c, f) for c in children(s)]
+    new = [transform(c, f) for c in s.parts]
+    if new and all(map(is_, new, s.parts)):
+        return f(s)
     if isinstance(s, Seq):
         kept = [n for n in new if n is not None]
         return f(with_children(s, tuple(kept)) if len(kept) == len(s.stmts) else seq(*kept)) if kept else None
@@ -339,7 +426,13 @@ def transform_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 
 def substitute_vars(s: Stmt, values: dict[str, Expr]) -> Stmt:
     """Replace loop variables by expressions everywhere below `s`."""
-    return transform_exprs(s, lambda e: substitute(e, values)) if values else s
+    if values.keys().isdisjoint(s._mentioned):
+        return s
+    new = with_children(s, tuple([substitute_vars(c, values) for c in s.parts]))
+    ahead = isinstance(s, For) and s.prefetch
+    if not ahead and values.keys().isdisjoint(s.variables):
+        return new
+    return map_exprs(new, lambda e: substitute(e, values))
 
 
 def exprs(s: Stmt) -> Iterator[Expr]:

@@ -34,7 +34,6 @@ from ..legality import PRIVATE, check, covers
 from ..machine import Machine
 from ..nest import (
     Alloc,
-    AsyncCopy,
     For,
     If,
     Nest,
@@ -171,7 +170,7 @@ class State:
     def loops(self, block: str | None = None) -> list[str]:
         """Loop variables, outermost first: of the whole nest, or of those around a block."""
         if block is None:
-            return [s.var for s in walk_stmts(self.body) if isinstance(s, For)]
+            return [f.var for f in self.body._loops]
         return [s.var for s in self._path(block) if isinstance(s, For)]
 
     def store(self, block: str) -> Store:
@@ -233,8 +232,7 @@ class State:
 
     def fresh(self, base: str) -> str:
         """`base`, with a number if a loop, buffer, block or token has that name."""
-        taken = set(self.loops()) | set(self.params) | set(self.temporaries) | {s.block for s in stores(self.body)}
-        taken |= {s.token for s in walk_stmts(self.body) if isinstance(s, AsyncCopy)}
+        taken = self.body._names | self.params.keys() | self.temporaries.keys()
         name, n = base, 1
         while name in taken:
             name, n = f"{base}{n}", n + 1
