@@ -65,7 +65,7 @@ def only_threads(nest: Nest, who: str) -> None:
 
 def is_plain(s: Stmt, *but: str) -> bool:
     """Whether there is no barrier, copy or loop of units in a statement, `but` of these axes."""
-    return s._axes.issubset(but)
+    return s.facts.axes.issubset(but)
 
 
 @dataclass

@@ -163,7 +163,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     for o in 4: for i in min(16, 50 - o*16): ...
     ->  for o in 4: if o < 3: for i in 16: ...   else: for i in 2: ...
     """
-    if not s._loops:
+    if not s.loops:
         return s
     if not isinstance(s, For):
         return with_children(s, tuple([partition(c, ranges) for c in s.parts]))
@@ -252,7 +252,7 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
 
 def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
     """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
-    tiles = [f for f in body._loops if f.kind in ("unroll", "vector")]
+    tiles = [f for f in body.loops if f.kind in ("unroll", "vector")]
     trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
     return any(n is not None and surely(lambda n=n: n <= 0) for n in trips)  # type: ignore[misc]
 
@@ -260,11 +260,11 @@ def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:
     """The part of `var` (itself, or its quotient or remainder) on which the extent of an unrolled or vectorized loop
     depends."""
-    tiles = [f for f in body._loops if f.kind in ("unroll", "vector") and var in variables(f.extent)]
+    tiles = [f for f in body.loops if f.kind in ("unroll", "vector") and var in variables(f.extent)]
     if not tiles:
         return None
     ranges = {**ranges, **all_ranges(body, ranges)}
-    below = {f.var for f in body._loops}
+    below = {f.var for f in body.loops}
     for f in tiles:
         extent = simplify(f.extent, ranges)
         if var in variables(extent):

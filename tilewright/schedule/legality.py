@@ -56,10 +56,10 @@ def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer])
 
 def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
     """The first rule that an outermost statement breaks by itself."""
-    shadowed = s._free or any(f.var in f.body._names for f in s._loops)  # perhaps: then in words
-    sums = any(x.reduction for x in s._stores)
+    shadowed = s.facts.free or any(f.var in f.body.facts.names for f in s.loops)  # perhaps: then in words
+    sums = any(x.reduction for x in s.stores)
     reason = (_scopes(s, set()) if shadowed else None) or (_accumulators(s, buffers) if sums else None) or _order(s)
-    lanes = [f for f in s._loops if f.kind == "vector"]
+    lanes = [f for f in s.loops if f.kind == "vector"]
     return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
 
 
@@ -68,7 +68,7 @@ def _known(
 ) -> Any:
     """What is found out about a statement, once for the same memory: most steps of a schedule leave most loops alone,
     so that a step costs what it changes and not what there is."""
-    key = what, tuple([(n, buffers[n].shape, n in params) for n in s._used if n in buffers])
+    key = what, tuple([(n, buffers[n].shape, n in params) for n in s.used if n in buffers])
     if key not in s.known:
         s.known[key] = find()
     return s.known[key]
@@ -273,7 +273,7 @@ def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
 
 def _parallel(top: tuple[Stmt, ...], params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
     """Iterations run on different threads, and no thread waits for another before the kernel ends."""
-    if any(s._parallel_inside for s in top):
+    if any(THREAD in c.facts.axes for s in top for c in s.parts):
         return "a parallel loop would not be outermost"
     if not any(map(_is_parallel, top)):
         return None

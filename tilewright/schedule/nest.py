@@ -9,10 +9,10 @@ each other at barriers only. docs/nests.md describes what then is a race.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from ..tensor.expr import Buffer, Const, Expr, Load, const_value, loads, map_loads, substitute, variables
 from ..tensor.expr import Target as Target
@@ -43,11 +43,24 @@ class kept(Generic[_Found]):
         return found
 
 
-def _union(own: Iterable[str], below: list[frozenset[str]]) -> frozenset[str]:
-    """All of these names; the set of the one statement below where that has them all."""
-    if len(below) == 1 and below[0].issuperset(own):
-        return below[0]
-    return frozenset(own).union(*below)
+class Facts(NamedTuple):
+    """What is known of a statement and all below it. Loops and stores: outer before inner, without itself."""
+
+    #: names of buffers; an accumulator counts as written only
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    #: all that is read, by sums of themselves and by prefetch hints too
+    loaded: frozenset[str] = frozenset()
+    #: the loops, blocks and tokens of copies
+    names: frozenset[str] = frozenset()
+    #: the variables in all expressions and prefetch hints
+    mentioned: frozenset[str] = frozenset()
+    #: the variables whose loops are around it, those that it sums over too
+    free: frozenset[str] = frozenset()
+    #: the axes that loops are bound to; "" for barriers, copies that are not waited for, and producers
+    axes: frozenset[str] = frozenset()
+    loops: tuple[For, ...] = ()
+    stores: tuple[Store, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,76 +71,22 @@ class Stmt:
     parts: ClassVar[Any] = ()
 
     @kept
-    def _reads(self) -> frozenset[str]:
-        own = {t.buffer for t in self.targets if t.init is not None} if isinstance(self, Store) else set()
-        found = {n.buffer for e in exprs(self) for n in loads(e) if n.buffer not in own}
-        return _union(found, [c._reads for c in self.parts])
+    def facts(self) -> Facts:
+        return _facts(self)
 
-    @kept
-    def _writes(self) -> frozenset[str]:
-        own = [t.buffer for t in self.targets] if isinstance(self, Store) else ()
-        return _union(own, [c._writes for c in self.parts])
-
-    @kept
-    def _loaded(self) -> frozenset[str]:
-        """All that is read in and below this statement, by sums of themselves and by prefetch hints too."""
-        own = [*exprs(self), *(i for _, i in self.prefetch)] if isinstance(self, For) else [*exprs(self)]
-        found = {n.buffer for e in own for n in loads(e)}
-        return _union(found, [c._loaded for c in self.parts])
-
-    @kept
-    def _stores(self) -> tuple[Store, ...]:
-        return (self,) if isinstance(self, Store) else _concatenated([c._stores for c in self.parts])
-
-    @kept
-    def _used(self) -> tuple[str, ...]:
-        return tuple(sorted(self._reads | self._writes))
-
-    @kept
-    def _names(self) -> frozenset[str]:
-        """The loops, blocks and tokens of copies in and below this statement."""
-        own = (self.var,) if isinstance(self, For) else (self.block,) if isinstance(self, Store) else ()
-        own = (self.token,) if isinstance(self, AsyncCopy) else own
-        return _union(own, [c._names for c in self.parts])
-
-    @kept
-    def _loops(self) -> tuple[For, ...]:
+    @property
+    def loops(self) -> tuple[For, ...]:
         """The loops in and below this statement, outer before inner."""
-        below = _concatenated([c._loops for c in self.parts])
-        return (self, *below) if isinstance(self, For) else below
+        return (self, *self.facts.loops) if isinstance(self, For) else self.facts.loops
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (self,) if isinstance(self, Store) else self.facts.stores
 
     @kept
-    def _axes(self) -> frozenset[str]:
-        """The axes that loops in and below this statement are bound to; "" for barriers, copies that are not waited
-        for, and producers."""
-        own: tuple[str, ...] = ("",) if isinstance(self, (Barrier, AsyncCopy, Wait)) else ()
-        if isinstance(self, For):
-            own = (self.kind,) * self.bound + ("",) * (self.note("producer") is not None)
-        return _union(own, [c._axes for c in self.parts])
-
-    @kept
-    def _parallel_inside(self) -> bool:
-        return any(THREAD in c._axes for c in self.parts)
-
-    @kept
-    def _mentioned(self) -> frozenset[str]:
-        """The variables in all expressions in and below this statement, and in prefetch hints."""
-        own = self.variables
-        if isinstance(self, For) and self.prefetch:
-            own = own.union(*[variables(i) for _, i in self.prefetch])
-        return _union(own, [c._mentioned for c in self.parts])
-
-    @kept
-    def _free(self) -> frozenset[str]:
-        """The variables in and below this statement whose loops are around it, those that it sums over too."""
-        own = self.variables
-        if isinstance(self, Store):
-            own = own.union(self.reduction)
-        below = _union(own, [c._free for c in self.parts])
-        if not isinstance(self, For):
-            return below
-        ahead = {v for _, i in self.prefetch for v in variables(i)}
-        return self.variables | ((self.body._free | ahead) - {self.var})
+    def used(self) -> tuple[str, ...]:
+        """The buffers that are read or written."""
+        return tuple(sorted(self.facts.reads | self.facts.writes))
 
     @kept
     def known(self) -> dict[Any, Any]:
@@ -303,6 +262,59 @@ class Nest:
         return format_nest(self)
 
 
+# ---- facts ---------------------------------------------------------------------------------------------------------
+
+
+def _facts(s: Stmt) -> Facts:
+    below: list[Facts] = [c.facts for c in s.parts]
+    if isinstance(s, Store):
+        return _facts_of_store(s)
+    if isinstance(s, For):
+        return _facts_of_loop(s, below[0])
+    if len(below) == 1:
+        found = below[0]
+    else:
+        columns = [*zip(*below, strict=True)] or [()] * len(Facts._fields)
+        found = Facts(*[frozenset().union(*sets) for sets in columns[:-2]])
+    loops = s.parts[0].loops if len(below) == 1 else tuple([f for c in s.parts for f in c.loops])
+    stores = s.parts[0].stores if len(below) == 1 else tuple([x for c in s.parts for x in c.stores])
+    found = found._replace(loops=loops, stores=stores)
+    if isinstance(s, If):
+        own, read = variables(s.cond), {x.buffer for x in loads(s.cond)}
+        found = found._replace(
+            reads=found.reads | read, loaded=found.loaded | read, mentioned=found.mentioned | own, free=found.free | own
+        )
+    elif isinstance(s, AsyncCopy):
+        found = found._replace(names=found.names | {s.token})
+    return found._replace(axes=found.axes | {""}) if isinstance(s, (Barrier, AsyncCopy, Wait)) else found
+
+
+def _facts_of_store(s: Store) -> Facts:
+    written = frozenset([t.buffer for t in s.targets])
+    loaded = frozenset([x.buffer for x in s.loads])
+    sums = [t.buffer for t in s.targets if t.init is not None]
+    mentioned = s.variables
+    free = mentioned.union(s.reduction) if s.reduction else mentioned
+    return Facts(loaded.difference(sums) if sums else loaded, written, loaded, frozenset([s.block]), mentioned, free)
+
+
+def _facts_of_loop(s: For, b: Facts) -> Facts:
+    reads, loaded, own, axes = b.reads, b.loaded, variables(s.extent), b.axes
+    ahead = own
+    if s.prefetch:
+        ahead = own.union(*[variables(i) for _, i in s.prefetch])
+        loaded = loaded.union([x.buffer for _, i in s.prefetch for x in loads(i)])
+    if read := loads(s.extent):
+        reads, loaded = reads.union([x.buffer for x in read]), loaded.union([x.buffer for x in read])
+    if s.bound:
+        axes = axes | {s.kind}
+    if s.note("producer") is not None:
+        axes = axes | {""}
+    mentioned = b.mentioned if ahead <= b.mentioned else b.mentioned | ahead
+    free = own | ((b.free | ahead) - {s.var})
+    return Facts(reads, b.writes, loaded, b.names | {s.var}, mentioned, free, axes, s.body.loops, s.body.stores)
+
+
 # ---- building ------------------------------------------------------------------------------------------------------
 
 
@@ -349,16 +361,12 @@ def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
     return If(s.cond, new[0], new[1] if len(new) > 1 else None)
 
 
-def _concatenated(below: list[tuple[_Found, ...]]) -> tuple[_Found, ...]:
-    return below[0] if len(below) == 1 else tuple([x for part in below for x in part])
-
-
 def in_parts(s: Stmt, params: Set[str]) -> bool:
     """Whether a buffer lives during statements that different threads run: those that write results, which the first
     thread runs alone, and those that write what every thread has for itself and needs afterwards."""
-    if not isinstance(s, Alloc) or not s._writes & params:
+    if not isinstance(s, Alloc) or not s.facts.writes & params:
         return False
-    return bool(s._writes - params - {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)})
+    return bool(s.facts.writes - params - {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)})
 
 
 def walk_stmts(s: Stmt) -> Iterator[Stmt]:
@@ -371,7 +379,7 @@ def walk_stmts(s: Stmt) -> Iterator[Stmt]:
 
 
 def stores(s: Stmt) -> list[Store]:
-    return list(s._stores)
+    return list(s.stores)
 
 
 def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
@@ -426,7 +434,7 @@ def transform_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 
 def substitute_vars(s: Stmt, values: dict[str, Expr]) -> Stmt:
     """Replace loop variables by expressions everywhere below `s`."""
-    if values.keys().isdisjoint(s._mentioned):
+    if values.keys().isdisjoint(s.facts.mentioned):
         return s
     new = with_children(s, tuple([substitute_vars(c, values) for c in s.parts]))
     ahead = isinstance(s, For) and s.prefetch
@@ -451,12 +459,12 @@ def exprs(s: Stmt) -> Iterator[Expr]:
 
 def reads(s: Stmt) -> frozenset[str]:
     """Names of the buffers read in and below `s` (an accumulator counts as written only)."""
-    return s._reads
+    return s.facts.reads
 
 
 def writes(s: Stmt) -> frozenset[str]:
     """Names of the buffers written in and below `s`."""
-    return s._writes
+    return s.facts.writes
 
 
 def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:
@@ -470,7 +478,7 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
 
     def here(x: Stmt) -> bool:
         if isinstance(x, Store):
-            return buffer in x._reads
+            return buffer in x.facts.reads
         own = [*exprs(x), *(i for _, i in x.prefetch)] if isinstance(x, For) else [*exprs(x)]
         return any(e.buffer == buffer for o in own for e in loads(o))
 
@@ -478,7 +486,7 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
         return f(x) if x.buffer == buffer else x
 
     def visit(x: Stmt) -> Stmt:
-        if buffer not in x._loaded:
+        if buffer not in x.facts.loaded:
             return x
         new = with_children(x, tuple([visit(c) for c in children(x)]))
         return map_exprs(new, lambda e: map_loads(e, replaced)) if here(new) else new
@@ -492,7 +500,7 @@ def path_to(root: Stmt, match: Callable[[Stmt], bool], names: Set[str] = frozens
     if match(root):
         return (root,)
     for c in children(root):
-        below = path_to(c, match, names) if names <= c._names else None
+        below = path_to(c, match, names) if names <= c.facts.names else None
         if below:
             return (root, *below)
     return None

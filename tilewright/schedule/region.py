@@ -348,7 +348,7 @@ def _own_ranges(s: Stmt) -> dict[str, tuple[int, int]]:
 
 
 def _ranges(root: Stmt, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    for s in root._loops:
+    for s in root.loops:
         limit = bounds(s.extent, ranges)
         ranges[s.var] = (0, larger(limit[1] - 1, 0)) if limit else (0, 0)
         if limit is None:

@@ -170,7 +170,7 @@ class State:
     def loops(self, block: str | None = None) -> list[str]:
         """Loop variables, outermost first: of the whole nest, or of those around a block."""
         if block is None:
-            return [f.var for f in self.body._loops]
+            return [f.var for f in self.body.loops]
         return [s.var for s in self._path(block) if isinstance(s, For)]
 
     def store(self, block: str) -> Store:
@@ -219,7 +219,7 @@ class State:
         def visit(s: Stmt) -> Stmt | None:
             if s is old:
                 return new
-            if not old._names <= s._names:
+            if not old.facts.names <= s.facts.names:
                 return s
             kept = [visit(c) for c in children(s)]
             if isinstance(s, Seq):
@@ -232,7 +232,7 @@ class State:
 
     def fresh(self, base: str) -> str:
         """`base`, with a number if a loop, buffer, block or token has that name."""
-        taken = self.body._names | self.params.keys() | self.temporaries.keys()
+        taken = self.body.facts.names | self.params.keys() | self.temporaries.keys()
         name, n = base, 1
         while name in taken:
             name, n = f"{base}{n}", n + 1
@@ -259,7 +259,7 @@ class State:
 
     def _around(self, root: Stmt) -> set[str]:
         """The loops around a statement."""
-        path = path_to(self.body, lambda s: s is root, root._names) or (root,)
+        path = path_to(self.body, lambda s: s is root, root.facts.names) or (root,)
         return {s.var for s in path[:-1] if isinstance(s, For)}
 
     def _stays_inside(self, root: Stmt, at: For) -> None:
