@@ -77,11 +77,11 @@ class Stmt:
     @property
     def loops(self) -> tuple[For, ...]:
         """The loops in and below this statement, outer before inner."""
-        return (self, *self.facts.loops) if isinstance(self, For) else self.facts.loops
+        return self.facts.loops
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        return (self,) if isinstance(self, Store) else self.facts.stores
+        return self.facts.stores
 
     @kept
     def used(self) -> tuple[str, ...]:
@@ -120,6 +120,10 @@ class For(Stmt):
     def parts(self) -> tuple[Stmt]:
         return (self.body,)
 
+    @property
+    def loops(self) -> tuple[For, ...]:
+        return (self, *self.facts.loops)
+
     def note(self, key: str) -> Any:
         """The value of a note, None if there is none."""
         return next((v for k, v in self.notes if k == key), None)
@@ -145,6 +149,10 @@ class Store(Stmt):
     targets: tuple[Target, ...]
     block: str = ""
     reduction: tuple[str, ...] = ()
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (self,)
 
     @kept
     def loads(self) -> tuple[Load, ...]:
@@ -347,7 +355,7 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
     old = s.parts
-    if len(new) == len(old) and all(map(is_, new, old)):
+    if not old or (len(new) == len(old) and all(map(is_, new, old))):
         return s
     if isinstance(s, For):
         return For(s.var, s.extent, new[0], s.kind, s.lanes, s.prefetch, s.notes)
