@@ -65,13 +65,7 @@ def only_threads(nest: Nest, who: str) -> None:
 
 def is_plain(s: Stmt, *but: str) -> bool:
     """Whether there is no barrier, copy or loop of units in a statement, `but` of these axes."""
-    key = ("plain", *but)
-    if key not in s.known:
-        own = isinstance(s, (Barrier, AsyncCopy, Wait)) or (
-            isinstance(s, For) and ((s.bound and s.kind not in but) or s.note(PRODUCER) is not None)
-        )
-        s.known[key] = not own and all(is_plain(c, *but) for c in children(s))
-    return bool(s.known[key])
+    return s.facts.axes.issubset(but)
 
 
 @dataclass

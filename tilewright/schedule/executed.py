@@ -314,7 +314,7 @@ def _hoisted(s: Store, around: tuple[For, ...]) -> float:
     shorter = [1.0] * (len(around) + 1)  # by how many loops matter: the part of the iterations that compute it
     for i in reversed(range(len(around))):
         shorter[i] = shorter[i + 1] / max(around[i].trip or 1, 1)
-    made = {n: i for i, f in enumerate(around) for n in f.body._writes}
+    made = {n: i for i, f in enumerate(around) for n in f.body.facts.writes}
     known: dict[int, int] = {}
 
     def matters(x: Expr) -> int:

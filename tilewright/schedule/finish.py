@@ -42,6 +42,7 @@ from .nest import (
     path_to,
     seq,
     stores,
+    substitute_vars,
     transform,
     transform_exprs,
     walk_stmts,
@@ -79,7 +80,9 @@ def _finish(nest: Nest) -> Nest:
         frozenset(x.buffer.name for x in walk_stmts(body) if isinstance(x, Alloc) and x.buffer.scope == "register")
     )
     try:
-        body = simplify_nest(partition(simplify_nest(body, {}), {}), {})
+        body = simplify_nest(body, {})
+        all_ranges(body)  # every extent can be bounded
+        body = simplify_nest(partition(body, {}), {})
     finally:
         _IN_REGISTERS.reset(token)
     if current() is None:
@@ -160,13 +163,15 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     for o in 4: for i in min(16, 50 - o*16): ...
     ->  for o in 4: if o < 3: for i in 16: ...   else: for i in 2: ...
     """
+    if not s.loops:
+        return s
     if not isinstance(s, For):
-        return with_children(s, tuple(partition(c, ranges) for c in children(s)))
+        return with_children(s, tuple([partition(c, ranges) for c in s.parts]))
     extent = simplify(s.extent, ranges)
     trip = const_value(extent)
     limit = bounds(extent, ranges)
     inner = {**ranges, s.var: (0, larger((limit[1] if limit else 1) - 1, 0))}
-    s = replace(s, extent=extent)
+    s = s if extent is s.extent else replace(s, extent=extent)
     if trip == 1 and s.kind != "vector" and not _instruction(s):
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
@@ -178,7 +183,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
                 "are not known"
             )
         s = replace(s, kind="serial")  # the last tile alone: the others are laid out
-    return _without_test(replace(s, body=_split_tail(s.body, s.var, inner)))
+    return _without_test(with_children(s, (_split_tail(s.body, s.var, inner),)))
 
 
 def _registers(s: For) -> bool:
@@ -247,7 +252,7 @@ def _split_tail(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Stm
 
 def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
     """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
-    tiles = [s for s in walk_stmts(body) if isinstance(s, For) and s.kind in ("unroll", "vector")]
+    tiles = [f for f in body.loops if f.kind in ("unroll", "vector")]
     trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
     return any(n is not None and surely(lambda n=n: n <= 0) for n in trips)  # type: ignore[misc]
 
@@ -255,15 +260,17 @@ def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:
     """The part of `var` (itself, or its quotient or remainder) on which the extent of an unrolled or vectorized loop
     depends."""
+    tiles = [f for f in body.loops if f.kind in ("unroll", "vector") and var in variables(f.extent)]
+    if not tiles:
+        return None
     ranges = {**ranges, **all_ranges(body, ranges)}
-    below = {s.var for s in walk_stmts(body) if isinstance(s, For)}
-    for s in walk_stmts(body):
-        if isinstance(s, For) and s.kind in ("unroll", "vector"):
-            extent = simplify(s.extent, ranges)
-            if var in variables(extent):
-                term = _term_of(extent, var)
-                if term is None or not variables(term) & below:  # else it is settled inside those loops
-                    return term
+    below = {f.var for f in body.loops}
+    for f in tiles:
+        extent = simplify(f.extent, ranges)
+        if var in variables(extent):
+            term = _term_of(extent, var)
+            if term is None or not variables(term) & below:  # else it is settled inside those loops
+                return term
     return None
 
 
@@ -281,12 +288,14 @@ def _term_of(e: Expr, var: str) -> Expr | None:
 
 
 def _replace_expr(e: Expr, old: Expr, new: Expr) -> Expr:
-    """Replace every occurrence of a sub-expression."""
+    """Replace every occurrence of a sub-expression, which is a term of variables."""
+    if not variables(old) <= variables(e):
+        return e
     return transform_expr(e, lambda x, a: new if x == old else rebuild(x, a))
 
 
 def substitute_all(s: Stmt, values: dict[str, Expr]) -> Stmt:
-    return transform_exprs(s, lambda e: substitute(e, values))
+    return substitute_vars(s, values)
 
 
 # ---- simplification ------------------------------------------------------------------------------------------------

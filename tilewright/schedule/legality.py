@@ -34,7 +34,7 @@ from ..tensor.expr import (
     variables,
     walk,
 )
-from .nest import THREAD, For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
+from .nest import THREAD, For, Seq, Stmt, Store, children, path_to, reads, stores, substitute_vars, walk_stmts, writes
 from .partial_tiles import Ranges, Tiles
 from .region import all_ranges
 
@@ -56,8 +56,9 @@ def check(body: Stmt, params: dict[str, Buffer], temporaries: dict[str, Buffer])
 
 def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
     """The first rule that an outermost statement breaks by itself."""
-    reason = _scopes(s, set()) or _accumulators(s, buffers) or _order(s)
-    lanes = [f for f in walk_stmts(s) if isinstance(f, For) and f.kind == "vector"]
+    shadowed = s.facts.free or any(f.var in f.body.facts.names for f in s.loops)  # perhaps: then in words
+    reason = (_scopes(s, set()) if shadowed else None) or _accumulators(s, buffers) or _order(s)
+    lanes = [f for f in s.loops if f.kind == "vector"]
     return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
 
 
@@ -66,7 +67,7 @@ def _known(
 ) -> Any:
     """What is found out about a statement, once for the same memory: most steps of a schedule leave most loops alone,
     so that a step costs what it changes and not what there is."""
-    key = what, tuple([(n, buffers[n].shape, n in params) for n in s._used if n in buffers])
+    key = what, tuple([(n, buffers[n].shape, n in params) for n in s.used if n in buffers])
     if key not in s.known:
         s.known[key] = find()
     return s.known[key]
@@ -98,20 +99,17 @@ def _accumulators(body: Stmt, buffers: dict[str, Buffer]) -> str | None:
         both = writes(s) & (writes(other) | reads(other))
         return any(n not in buffers or not _apart(s, other, n, buffers[n], all_ranges(body)) for n in both)
 
-    def visit(s: Stmt, around: tuple[For, ...]) -> str | None:
-        if isinstance(s, Store) and s.reduction:
-            mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
-            if mixed:
-                return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
-            outermost = next(f for f in around if f.var in s.reduction)
-            for other in stores(outermost):
-                if other is not s and touched(s, other):
-                    own = ", ".join(sorted(writes(s)))
-                    return f"block {other.block} would use {own} before block {s.block} has finished it"
-        inner = (*around, s) if isinstance(s, For) else around
-        return next((r for c in children(s) if (r := visit(c, inner))), None)
-
-    return visit(body, ())
+    for s in [x for x in body.stores if x.reduction]:
+        mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
+        if mixed:
+            return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
+        around = path_to(body, lambda x: x is s, s.facts.names)
+        outermost = next(f for f in around or () if isinstance(f, For) and f.var in s.reduction)
+        for other in outermost.stores:
+            if other is not s and touched(s, other):
+                own = ", ".join(sorted(writes(s)))
+                return f"block {other.block} would use {own} before block {s.block} has finished it"
+    return None
 
 
 def _out_of_order(top: tuple[Stmt, ...]) -> bool:
@@ -271,7 +269,7 @@ def _places(s: Store, name: str) -> Iterator[tuple[Expr, ...]]:
 
 def _parallel(top: tuple[Stmt, ...], params: dict[str, Buffer], buffers: dict[str, Buffer]) -> str | None:
     """Iterations run on different threads, and no thread waits for another before the kernel ends."""
-    if any(s._parallel_inside for s in top):
+    if any(THREAD in c.facts.axes for s in top for c in s.parts):
         return "a parallel loop would not be outermost"
     if not any(map(_is_parallel, top)):
         return None

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import is_
-from typing import Any
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from ..tensor.expr import Buffer, Const, Expr, Load, const_value, loads, map_loads, substitute, variables
 from ..tensor.expr import Target as Target
@@ -26,56 +25,78 @@ THREAD = "thread"
 OLD_AXES = {"parallel": THREAD, "threads": THREAD}
 
 
+_Found = TypeVar("_Found")
+
+
+class kept(Generic[_Found]):
+    """A property that is found once for each object: `functools.cached_property` without the lock that it has in Python
+    3.11."""
+
+    def __init__(self, find: Callable[[Any], _Found]) -> None:
+        self.find, self.name, self.__doc__ = find, find.__name__, find.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> _Found:
+        if owner is None:
+            return self  # type: ignore[return-value]
+        found: _Found = self.find(owner)
+        owner.__dict__[self.name] = found
+        return found
+
+
+class Facts(NamedTuple):
+    """What is known of a statement and all below it. Loops and stores: outer before inner, without itself."""
+
+    #: names of buffers; an accumulator counts as written only
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    #: all that is read, by sums of themselves and by prefetch hints too
+    loaded: frozenset[str] = frozenset()
+    #: the loops, blocks and tokens of copies
+    names: frozenset[str] = frozenset()
+    #: the variables in all expressions and prefetch hints
+    mentioned: frozenset[str] = frozenset()
+    #: the variables whose loops are around it, those that it sums over too
+    free: frozenset[str] = frozenset()
+    #: the axes that loops are bound to; "" for barriers, copies that are not waited for, and producers
+    axes: frozenset[str] = frozenset()
+    loops: tuple[For, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+
 @dataclass(frozen=True)
 class Stmt:
     """Base of the statements. What is often asked of them is found once: trees share what a primitive leaves alone."""
 
-    @cached_property
-    def _reads(self) -> frozenset[str]:
-        own = {t.buffer for t in self.targets if t.init is not None} if isinstance(self, Store) else set()
-        found = {n.buffer for e in exprs(self) for n in loads(e) if n.buffer not in own}
-        return frozenset(found).union(*[c._reads for c in children(self)])
+    #: the statements right below
+    parts: ClassVar[Any] = ()
 
-    @cached_property
-    def _writes(self) -> frozenset[str]:
-        own = {t.buffer for t in self.targets} if isinstance(self, Store) else set()
-        return frozenset(own).union(*[c._writes for c in children(self)])
+    @kept
+    def facts(self) -> Facts:
+        return _facts(self)
 
-    @cached_property
-    def _loaded(self) -> frozenset[str]:
-        """All that is read in and below this statement, by sums of themselves and by prefetch hints too."""
-        own = [*exprs(self), *(i for _, i in self.prefetch)] if isinstance(self, For) else [*exprs(self)]
-        found = {n.buffer for e in own for n in loads(e)}
-        return frozenset(found).union(*[c._loaded for c in children(self)])
+    @property
+    def loops(self) -> tuple[For, ...]:
+        """The loops in and below this statement, outer before inner."""
+        return self.facts.loops
 
-    @cached_property
-    def _stores(self) -> tuple[Store, ...]:
-        return (self,) if isinstance(self, Store) else tuple([s for c in children(self) for s in c._stores])
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return self.facts.stores
 
-    @cached_property
-    def _used(self) -> tuple[str, ...]:
-        return tuple(sorted(self._reads | self._writes))
+    @kept
+    def used(self) -> tuple[str, ...]:
+        """The buffers that are read or written."""
+        return tuple(sorted(self.facts.reads | self.facts.writes))
 
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        """The loops and blocks in and below this statement."""
-        own = {self.var} if isinstance(self, For) else {self.block} if isinstance(self, Store) else set()
-        return frozenset(own).union(*[c._names for c in children(self)])
-
-    @cached_property
-    def _parallel_inside(self) -> bool:
-        below = children(self)
-        return any((isinstance(c, For) and c.kind == THREAD) or c._parallel_inside for c in below)
-
-    @cached_property
+    @kept
     def known(self) -> dict[Any, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
 
-    @cached_property
+    @kept
     def variables(self) -> frozenset[str]:
         """Loop variables in the expressions of this statement itself (prefetch hints left out)."""
-        return frozenset(v for e in exprs(self) for v in variables(e))
+        return frozenset().union(*[variables(e) for e in exprs(self)])
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,14 @@ class For(Stmt):
     lanes: int = 0
     prefetch: tuple[tuple[str, Expr], ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
+
+    @property
+    def loops(self) -> tuple[For, ...]:
+        return (self, *self.facts.loops)
 
     def note(self, key: str) -> Any:
         """The value of a note, None if there is none."""
@@ -121,7 +150,11 @@ class Store(Stmt):
     block: str = ""
     reduction: tuple[str, ...] = ()
 
-    @cached_property
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (self,)
+
+    @kept
     def loads(self) -> tuple[Load, ...]:
         """What is read for values and places, initial values too."""
         return tuple([x for e in exprs(self) for x in loads(e)])
@@ -131,12 +164,20 @@ class Store(Stmt):
 class Seq(Stmt):
     stmts: tuple[Stmt, ...]
 
+    @property
+    def parts(self) -> tuple[Stmt, ...]:
+        return self.stmts
+
 
 @dataclass(frozen=True)
 class If(Stmt):
     cond: Expr
     then: Stmt
     otherwise: Stmt | None = None
+
+    @kept
+    def parts(self) -> tuple[Stmt, ...]:
+        return (self.then,) if self.otherwise is None else (self.then, self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -145,6 +186,10 @@ class Alloc(Stmt):
 
     buffer: Buffer
     body: Stmt
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
 
 
 @dataclass(frozen=True)
@@ -168,6 +213,10 @@ class AsyncCopy(Stmt):
     token: str
     body: Stmt
     bulk: bool = False
+
+    @kept
+    def parts(self) -> tuple[Stmt]:
+        return (self.body,)
 
 
 @dataclass(frozen=True)
@@ -214,11 +263,64 @@ class Nest:
     def __str__(self) -> str:
         return self._text
 
-    @cached_property
+    @kept
     def _text(self) -> str:
         from .text import format_nest
 
         return format_nest(self)
+
+
+# ---- facts ---------------------------------------------------------------------------------------------------------
+
+
+def _facts(s: Stmt) -> Facts:
+    below: list[Facts] = [c.facts for c in s.parts]
+    if isinstance(s, Store):
+        return _facts_of_store(s)
+    if isinstance(s, For):
+        return _facts_of_loop(s, below[0])
+    if len(below) == 1:
+        found = below[0]
+    else:
+        columns = [*zip(*below, strict=True)] or [()] * len(Facts._fields)
+        found = Facts(*[frozenset().union(*sets) for sets in columns[:-2]])
+    loops = s.parts[0].loops if len(below) == 1 else tuple([f for c in s.parts for f in c.loops])
+    stores = s.parts[0].stores if len(below) == 1 else tuple([x for c in s.parts for x in c.stores])
+    found = found._replace(loops=loops, stores=stores)
+    if isinstance(s, If):
+        own, read = variables(s.cond), {x.buffer for x in loads(s.cond)}
+        found = found._replace(
+            reads=found.reads | read, loaded=found.loaded | read, mentioned=found.mentioned | own, free=found.free | own
+        )
+    elif isinstance(s, AsyncCopy):
+        found = found._replace(names=found.names | {s.token})
+    return found._replace(axes=found.axes | {""}) if isinstance(s, (Barrier, AsyncCopy, Wait)) else found
+
+
+def _facts_of_store(s: Store) -> Facts:
+    written = frozenset([t.buffer for t in s.targets])
+    loaded = frozenset([x.buffer for x in s.loads])
+    sums = [t.buffer for t in s.targets if t.init is not None]
+    mentioned = s.variables
+    free = mentioned.union(s.reduction) if s.reduction else mentioned
+    return Facts(loaded.difference(sums) if sums else loaded, written, loaded, frozenset([s.block]), mentioned, free)
+
+
+def _facts_of_loop(s: For, b: Facts) -> Facts:
+    reads, loaded, own, axes = b.reads, b.loaded, variables(s.extent), b.axes
+    ahead = own
+    if s.prefetch:
+        ahead = own.union(*[variables(i) for _, i in s.prefetch])
+        loaded = loaded.union([x.buffer for _, i in s.prefetch for x in loads(i)])
+    if read := loads(s.extent):
+        reads, loaded = reads.union([x.buffer for x in read]), loaded.union([x.buffer for x in read])
+    if s.bound:
+        axes = axes | {s.kind}
+    if s.note("producer") is not None:
+        axes = axes | {""}
+    mentioned = b.mentioned if ahead <= b.mentioned else b.mentioned | ahead
+    free = own | ((b.free | ahead) - {s.var})
+    return Facts(reads, b.writes, loaded, b.names | {s.var}, mentioned, free, axes, s.body.loops, s.body.stores)
 
 
 # ---- building ------------------------------------------------------------------------------------------------------
@@ -247,23 +349,22 @@ def loop(var: str, extent: Expr | int, body: Stmt, kind: str = "serial") -> For:
 
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, (For, Alloc, AsyncCopy)):
-        return (s.body,)
-    if isinstance(s, Seq):
-        return s.stmts
-    if isinstance(s, If):
-        return (s.then,) if s.otherwise is None else (s.then, s.otherwise)
-    return ()
+    found: tuple[Stmt, ...] = s.parts
+    return found
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    old = children(s)
-    if len(new) == len(old) and all(map(is_, new, old)):
+    old = s.parts
+    if not old or (len(new) == len(old) and all(map(is_, new, old))):
         return s
-    if isinstance(s, (For, Alloc, AsyncCopy)):
-        return replace(s, body=new[0])
+    if isinstance(s, For):
+        return For(s.var, s.extent, new[0], s.kind, s.lanes, s.prefetch, s.notes)
     if isinstance(s, Seq):
         return seq(*new)
+    if isinstance(s, Alloc):
+        return Alloc(s.buffer, new[0])
+    if isinstance(s, AsyncCopy):
+        return AsyncCopy(s.token, new[0], s.bulk)
     assert isinstance(s, If)
     return If(s.cond, new[0], new[1] if len(new) > 1 else None)
 
@@ -271,9 +372,9 @@ def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
 def in_parts(s: Stmt, params: Set[str]) -> bool:
     """Whether a buffer lives during statements that different threads run: those that write results, which the first
     thread runs alone, and those that write what every thread has for itself and needs afterwards."""
-    if not isinstance(s, Alloc) or not s._writes & params:
+    if not isinstance(s, Alloc) or not s.facts.writes & params:
         return False
-    return bool(s._writes - params - {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)})
+    return bool(s.facts.writes - params - {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)})
 
 
 def walk_stmts(s: Stmt) -> Iterator[Stmt]:
@@ -282,16 +383,18 @@ def walk_stmts(s: Stmt) -> Iterator[Stmt]:
     while rest:
         x = rest.pop()
         yield x
-        rest += children(x)[::-1]
+        rest += x.parts[::-1]
 
 
 def stores(s: Stmt) -> list[Store]:
-    return list(s._stores)
+    return list(s.stores)
 
 
 def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
     """Rewrite bottom-up with f(statement with rewritten children); None deletes a statement."""
-    new = [transform(c, f) for c in children(s)]
+    new = [transform(c, f) for c in s.parts]
+    if new and all(map(is_, new, s.parts)):
+        return f(s)
     if isinstance(s, Seq):
         kept = [n for n in new if n is not None]
         return f(with_children(s, tuple(kept)) if len(kept) == len(s.stmts) else seq(*kept)) if kept else None
@@ -339,7 +442,13 @@ def transform_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 
 def substitute_vars(s: Stmt, values: dict[str, Expr]) -> Stmt:
     """Replace loop variables by expressions everywhere below `s`."""
-    return transform_exprs(s, lambda e: substitute(e, values)) if values else s
+    if values.keys().isdisjoint(s.facts.mentioned):
+        return s
+    new = with_children(s, tuple([substitute_vars(c, values) for c in s.parts]))
+    ahead = isinstance(s, For) and s.prefetch
+    if not ahead and values.keys().isdisjoint(s.variables):
+        return new
+    return map_exprs(new, lambda e: substitute(e, values))
 
 
 def exprs(s: Stmt) -> Iterator[Expr]:
@@ -358,12 +467,12 @@ def exprs(s: Stmt) -> Iterator[Expr]:
 
 def reads(s: Stmt) -> frozenset[str]:
     """Names of the buffers read in and below `s` (an accumulator counts as written only)."""
-    return s._reads
+    return s.facts.reads
 
 
 def writes(s: Stmt) -> frozenset[str]:
     """Names of the buffers written in and below `s`."""
-    return s._writes
+    return s.facts.writes
 
 
 def rename_loads(s: Stmt, f: Callable[[Load], Expr]) -> Stmt:
@@ -377,7 +486,7 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
 
     def here(x: Stmt) -> bool:
         if isinstance(x, Store):
-            return buffer in x._reads
+            return buffer in x.facts.reads
         own = [*exprs(x), *(i for _, i in x.prefetch)] if isinstance(x, For) else [*exprs(x)]
         return any(e.buffer == buffer for o in own for e in loads(o))
 
@@ -385,7 +494,7 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
         return f(x) if x.buffer == buffer else x
 
     def visit(x: Stmt) -> Stmt:
-        if buffer not in x._loaded:
+        if buffer not in x.facts.loaded:
             return x
         new = with_children(x, tuple([visit(c) for c in children(x)]))
         return map_exprs(new, lambda e: map_loads(e, replaced)) if here(new) else new
@@ -399,7 +508,7 @@ def path_to(root: Stmt, match: Callable[[Stmt], bool], names: Set[str] = frozens
     if match(root):
         return (root,)
     for c in children(root):
-        below = path_to(c, match, names) if names <= c._names else None
+        below = path_to(c, match, names) if names <= c.facts.names else None
         if below:
             return (root, *below)
     return None

@@ -348,16 +348,11 @@ def _own_ranges(s: Stmt) -> dict[str, tuple[int, int]]:
 
 
 def _ranges(root: Stmt, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    def visit(s: Stmt) -> None:
-        if isinstance(s, For):
-            limit = bounds(s.extent, ranges)
-            ranges[s.var] = (0, larger(limit[1] - 1, 0)) if limit else (0, 0)
-            if limit is None:
-                raise CompileError(f"loop {s.var} has an extent that cannot be bounded: {s.extent}", stage="schedule")
-        for c in children(s):
-            visit(c)
-
-    visit(root)
+    for s in root.loops:
+        limit = bounds(s.extent, ranges)
+        ranges[s.var] = (0, larger(limit[1] - 1, 0)) if limit else (0, 0)
+        if limit is None:
+            raise CompileError(f"loop {s.var} has an extent that cannot be bounded: {s.extent}", stage="schedule")
     return ranges
 
 

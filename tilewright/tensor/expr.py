@@ -35,6 +35,8 @@ class _Alive(ref["Expr"]):
 #: every expression that is alive, by its class and fields
 _INTERNED: dict[tuple[Any, ...], _Alive] = {}
 _LOCK = RLock()
+_NONE: frozenset[str] = frozenset()
+_set = object.__setattr__
 
 
 def _gone(alive: _Alive) -> None:
@@ -50,7 +52,15 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
     if found is None:
         made = object.__new__(kind)
         for name, value in zip(kind.__match_args__, fields, strict=True):
-            object.__setattr__(made, name, value)
+            _set(made, name, value)
+        parts = made.parts
+        names, reads = frozenset([fields[0]]) if kind is Var else _NONE, kind is Load
+        for x in parts:
+            reads = reads or x._reads
+            if not x._variables <= names:
+                names = names | x._variables if names else x._variables
+        _set(made, "_variables", names)
+        _set(made, "_reads", reads)
         with _LOCK:  # two threads may have missed it
             alive = _INTERNED.get(key)
             found = alive() if alive is not None else None
@@ -64,7 +74,7 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
 class Expr:
     """Base of all expressions; has a `dtype`. Python operators build index arithmetic with constant folding."""
 
-    __slots__ = ("__weakref__", "_linear", "_loads", "_simple", "_variables")
+    __slots__ = ("__weakref__", "_linear", "_loads", "_reads", "_simple", "_variables")
     __match_args__: tuple[str, ...]
     #: what it is computed of (the fields `Op.args`, `Load.indices`)
     parts: tuple[Expr, ...] = ()
@@ -78,6 +88,7 @@ class Expr:
     if TYPE_CHECKING:
         _linear: tuple[dict[Expr, int], int]
         _loads: tuple[Load, ...]
+        _reads: bool
         _simple: dict[tuple[Any, ...], Expr]
         _variables: frozenset[str]
 
@@ -243,9 +254,9 @@ def as_index(x: Expr | int) -> Expr:
 
 def const_value(e: Expr | int) -> int | None:
     """The integer behind a constant expression, else None."""
-    if isinstance(e, int):
-        return e
-    return e.value if isinstance(e, Const) and e.dtype == "index" else None
+    if type(e) is Const:
+        return e.value if e.dtype == "index" else None
+    return e if isinstance(e, int) else None
 
 
 def add(a: Expr, b: Expr) -> Expr:
@@ -357,13 +368,16 @@ def linear(e: Expr) -> tuple[dict[Expr, int], int]:
         return {e: 1}, 0
     if not hasattr(e, "_linear"):
         for x in bottom_up(e, lambda x: not _is_sum(x) or hasattr(x, "_linear")):
-            object.__setattr__(x, "_linear", _linear(x))
+            _set(x, "_linear", _linear(x))
     terms, constant = e._linear
     return {t: c for t, c in terms.items() if c}, constant
 
 
+_SUMS = frozenset({"addi", "subi", "muli"})
+
+
 def _is_sum(e: Expr) -> bool:
-    return isinstance(e, Op) and e.dtype == "index" and e.op in ("addi", "subi", "muli")
+    return type(e) is Op and e.op in _SUMS and e.dtype == "index"
 
 
 def _linear(e: Expr) -> tuple[dict[Expr, int], int]:
@@ -537,7 +551,7 @@ def simplify(
         memo[x] = made = simplify_node(x, args, ranges)
         if keep:
             if not hasattr(x, "_simple"):
-                object.__setattr__(x, "_simple", {})
+                _set(x, "_simple", {})
             x._simple[key] = made
     return memo[e]
 
@@ -683,7 +697,7 @@ def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
         x = rest[-1]
         if x in memo:
             rest.pop()
-        elif names.isdisjoint(variables(x)):
+        elif names.isdisjoint(x._variables):
             memo[rest.pop()] = x
         elif isinstance(x, Var):
             memo[rest.pop()] = values[x.name]
@@ -696,14 +710,20 @@ def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
 
 def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:
     """Replace every Load by f(load with rewritten indices)."""
-    if not loads(e):
-        return e
-
-    def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
-        y = rebuild(x, args)
-        return f(y) if isinstance(y, Load) else y
-
-    return transform(e, visit)
+    memo: dict[Expr, Expr] = {}
+    rest = [e]
+    while rest:
+        x = rest[-1]
+        if x in memo:
+            rest.pop()
+        elif not x._reads:
+            memo[rest.pop()] = x
+        elif missing := [c for c in x.parts if c not in memo]:
+            rest += missing[::-1]
+        else:
+            y = rebuild(rest.pop(), tuple([memo[c] for c in x.parts]))
+            memo[x] = f(y) if isinstance(y, Load) else y
+    return memo[e]
 
 
 def walk(e: Expr, seen: set[Expr] | None = None) -> Iterator[Expr]:
@@ -720,25 +740,27 @@ def walk(e: Expr, seen: set[Expr] | None = None) -> Iterator[Expr]:
 
 def loads(e: Expr) -> tuple[Load, ...]:
     """The distinct loads in an expression, parents before children; found once for each that is asked for."""
-    if not e.parts:
-        return (e,) if isinstance(e, Load) else ()
+    if not e._reads:
+        return ()
     try:
         return e._loads
     except AttributeError:
-        found = tuple([x for x in walk(e) if isinstance(x, Load)])
-        object.__setattr__(e, "_loads", found)
-        return found
+        found: dict[Expr, None] = {}
+        seen, rest = set[Expr](), [e]
+        while rest:
+            x = rest.pop()
+            if x._reads and x not in seen:
+                seen.add(x)
+                if isinstance(x, Load):
+                    found[x] = None
+                rest += x.parts[::-1]
+        _set(e, "_loads", tuple(found))
+        return e._loads
 
 
 def variables(e: Expr) -> frozenset[str]:
-    """The names of the variables in an expression, found once for each node."""
-    try:
-        return e._variables
-    except AttributeError:
-        for x in bottom_up(e, lambda x: hasattr(x, "_variables")):
-            own = frozenset([x.name]) if isinstance(x, Var) else frozenset()
-            object.__setattr__(x, "_variables", own.union(*[c._variables for c in x.parts]))
-        return e._variables
+    """The names of the variables in an expression, which each node has."""
+    return e._variables
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_work(name):
     (small, _), (large, state) = calls(made(n)), calls(made(2 * n))
     assert large <= (2.8 if name == "concat" else 2.3) * small, (small, large)
     for nest in state.nests.values():
-        found = {x for s in nest.body._stores for t in s.targets for x in walk(t.value)}
+        found = {x for s in nest.body.stores for t in s.targets for x in walk(t.value)}
         assert sum(isinstance(x, Op) and x.dtype != "index" for x in found) <= MOST_OPERATIONS
 
 

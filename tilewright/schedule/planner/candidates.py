@@ -56,8 +56,8 @@ def tiled(product: Product, machine: Machine, registers: int | None = None) -> l
     if product.window is None:
         many = prod(product.spans) >= MIN_TRANSPOSED_ROWS
         across: Brought = "transposed" if many else "gathered"
-        plan = Plan(operands=across if product.transposed else "direct", instruction=product.instruction.name)
-        return [replace(plan, tile=t) for t in product.tiles(room)]
+        operands, name = across if product.transposed else "direct", product.instruction.name
+        return [Plan(tile=t, operands=operands, instruction=name) for t in product.tiles(room)]
     step, size = product.window
     found = []
     for r, q, v in product.instruction.tiles(product.spans[:1], product.n, room):
@@ -139,8 +139,8 @@ def along_k(product: Product, machine: Machine) -> list[Plan]:
         return prod(tile) + min(tile, default=0) + 1 + whole
 
     sizes = tuples(*(range(1, min(n, product.width) + 1) for n in spans))
-    plan = Plan("K", operands="packed" if x.packed else "direct")
-    return [replace(plan, tile=t) for t in sizes if needs(t) < machine.vector_registers]
+    operands: Brought = "packed" if x.packed else "direct"
+    return [Plan("K", t, operands=operands) for t in sizes if needs(t) < machine.vector_registers]
 
 
 # ---- blocks of the reduction ---------------------------------------------------------------------------------------

@@ -142,16 +142,16 @@ class Product:
 
     # ---- sizes
 
-    @property
+    @cached_property
     def width(self) -> int:
         return self.instruction.lanes
 
-    @property
+    @cached_property
     def spans(self) -> list[int]:
         """The extents of the rows that a tile takes part of, innermost first."""
         return [self.extents[m] for m in self.rows[: self.tile_rows]]
 
-    @property
+    @cached_property
     def n(self) -> int:
         """How many columns."""
         return self.extents[self.columns]
@@ -170,12 +170,12 @@ class Product:
         """Steps along a loop of the reduction."""
         return -(-self.extents[v] // self.instruction.group) if v == self.run else self.extents[v]
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """How many steps of the instruction the reduction has."""
         return prod(self.trips(v) for v in self.reduction)
 
-    @property
+    @cached_property
     def others(self) -> int:
         """How often a sum over rows, columns and the reduction comes."""
         return prod(self.extents[v] for v in self.parallel if v not in (self.columns, *self.rows[: self.tile_rows]))

@@ -23,6 +23,7 @@ from ..nest import (
     exprs,
     reads,
     rename_loads,
+    replace_loads,
     seq,
     stores,
     substitute_vars,
@@ -451,8 +452,6 @@ class MemoryPrimitives(State):
         shape = packed_shape(b.shape, splits, order)
 
         def read(x: Load) -> Expr:
-            if x.buffer != buffer:
-                return x
             parts: list[Expr] = []
             for i, factors in zip(x.indices, splits, strict=True):
                 pieces: list[Expr] = []
@@ -462,7 +461,7 @@ class MemoryPrimitives(State):
                 parts += [i, *reversed(pieces)]
             return Load(buffer, tuple(parts[o] for o in order), x.dtype)
 
-        self.body = rename_loads(self.body, read)
+        self.body = replace_loads(self.body, buffer, read)
         self.params[buffer] = replace(b, shape=shape)
         self.packs[buffer] = Pack(buffer, splits, order)
 

@@ -6,7 +6,10 @@ not. What was applied is recorded in `State.trace`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
@@ -34,7 +37,6 @@ from ..legality import PRIVATE, check, covers
 from ..machine import Machine
 from ..nest import (
     Alloc,
-    AsyncCopy,
     For,
     If,
     Nest,
@@ -61,6 +63,21 @@ class ScheduleError(TilewrightError):
     """A primitive that would change the meaning of the kernel, or that does not apply."""
 
 
+#: what primitives made of the nests of the kernel at hand (see `steps_kept`), by nest, name and arguments
+_STEPS: ContextVar[dict[Any, Any] | None] = ContextVar("steps", default=None)
+
+
+@contextmanager
+def steps_kept() -> Iterator[None]:
+    """Schedules of a kernel made in here begin with one nest, and steps that several of them take are taken once: rules
+    that are tried one after the other often begin alike."""
+    token = _STEPS.set({})
+    try:
+        yield
+    finally:
+        _STEPS.reset(token)
+
+
 _Choice = TypeVar("_Choice")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -77,14 +94,21 @@ def primitive(method: _Method) -> _Method:
         args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
         for name, value in declared.bind(self, *args, **kwargs).arguments.items():
             _check_argument(self, method.__name__, declared.parameters[name], value)
-        saved = self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
+        saved = self._now()
+        known = self._steps((method.__name__, args, tuple(kwargs.items())))
         self._nested = True
         try:
             with typically(False):
-                result = method(self, *args, **kwargs)
-                reason = self._illegal() if self._provable else None
-            if reason:
-                raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
+                if (step := next((x for x in known if x[0] == saved), None)) is not None:
+                    self.body, *tables, result = step[1:]
+                    result = copy(result)
+                    self.temporaries, self.params, self.packs = map(dict, tables)
+                else:
+                    result = method(self, *args, **kwargs)
+                    reason = self._illegal() if self._provable else None
+                    if reason:
+                        raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
+                    known.append((saved, *self._now(), copy(result)))
         except (ScheduleError, CompileError, Undecided) as e:
             self.body, self.temporaries, self.params, self.packs = saved
             if isinstance(e, ScheduleError):
@@ -145,7 +169,7 @@ class State:
         self.params = {p.name: p for p in kernel.params}
         self.temporaries = {b.name: b for b in kernel.temporaries}
         self.stages = {s.name: s for s in kernel.stages}
-        self.body = body if body is not None else seq(*[stage_nest(s) for s in kernel.stages])
+        self.body = body if body is not None else _start(kernel)
         #: the nest before the first step
         self.start = self.body
         self.packs: dict[str, Pack] = {}
@@ -156,6 +180,17 @@ class State:
         self._machine: Machine | None = None
         # operators with loop nests of their own may rely on what cannot be shown here
         self._provable = check(self.body, self.params, self.temporaries) is None
+
+    def _now(self) -> tuple[Stmt, dict[str, Buffer], dict[str, Buffer], dict[str, Pack]]:
+        return self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
+
+    def _steps(self, step: tuple[Any, ...]) -> list[Any]:
+        """What is known of a step from the nest as it is now: states before it and after it, with what it returned."""
+        known, key = _STEPS.get(), (id(self.body), self._provable, id(self.target), *step)
+        try:
+            return [] if known is None else known.setdefault(key, [])
+        except TypeError:  # an argument has no hash
+            return []
 
     # ---- looking ----
 
@@ -171,7 +206,7 @@ class State:
     def loops(self, block: str | None = None) -> list[str]:
         """Loop variables, outermost first: of the whole nest, or of those around a block."""
         if block is None:
-            return [s.var for s in walk_stmts(self.body) if isinstance(s, For)]
+            return [f.var for f in self.body.loops]
         return [s.var for s in self._path(block) if isinstance(s, For)]
 
     def store(self, block: str) -> Store:
@@ -220,7 +255,7 @@ class State:
         def visit(s: Stmt) -> Stmt | None:
             if s is old:
                 return new
-            if not old._names <= s._names:
+            if not old.facts.names <= s.facts.names:
                 return s
             kept = [visit(c) for c in children(s)]
             if isinstance(s, Seq):
@@ -233,8 +268,7 @@ class State:
 
     def fresh(self, base: str) -> str:
         """`base`, with a number if a loop, buffer, block or token has that name."""
-        taken = set(self.loops()) | set(self.params) | set(self.temporaries) | {s.block for s in stores(self.body)}
-        taken |= {s.token for s in walk_stmts(self.body) if isinstance(s, AsyncCopy)}
+        taken = self.body.facts.names | self.params.keys() | self.temporaries.keys()
         name, n = base, 1
         while name in taken:
             name, n = f"{base}{n}", n + 1
@@ -261,7 +295,7 @@ class State:
 
     def _around(self, root: Stmt) -> set[str]:
         """The loops around a statement."""
-        path = path_to(self.body, lambda s: s is root, root._names) or (root,)
+        path = path_to(self.body, lambda s: s is root, root.facts.names) or (root,)
         return {s.var for s in path[:-1] if isinstance(s, For)}
 
     def _stays_inside(self, root: Stmt, at: For) -> None:
@@ -318,6 +352,18 @@ class State:
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------
+
+
+def _start(kernel: Kernel) -> Stmt:
+    """The nest of a kernel before the first step."""
+    known = _STEPS.get()
+    if known is None or id(kernel) not in known:
+        body = seq(*[stage_nest(s) for s in kernel.stages])
+        if known is None:
+            return body
+        known[id(kernel)] = kernel, body
+    found: Stmt = known[id(kernel)][1]
+    return found
 
 
 def stage_nest(stage: Stage) -> Stmt:

@@ -224,6 +224,13 @@ def direct_operators() -> frozenset[str]:
 
 def schedule(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Scheduled:
     """The default schedule of a kernel, or the one with other `decisions` (name -> value) of the rule that applies."""
+    from ..primitives.state import steps_kept
+
+    with steps_kept():
+        return _schedule(kernel, machine, decisions)
+
+
+def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Scheduled:
     from ..schedule import Schedule, ScheduleError
 
     refused: list[tuple[str, str]] = []

@@ -15,7 +15,7 @@ from math import prod
 
 from ....support.sizes import typical
 from ....tensor.analysis import is_contraction
-from ....tensor.expr import Op, walk
+from ....tensor.expr import Op, loads, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
@@ -57,6 +57,10 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "no sum of products"
     if lanes(machine, kernel.buffer(anchor.buffer).dtype) == 1:
         return "the machine has no vectors"
+    read = [x.indices for x in loads(anchor.targets[0].value) if x.buffer != anchor.buffer]
+    moved = [{v for i in indices for v in variables(i)} for indices in read]
+    if not any(names.issuperset(v for v, _ in anchor.parallel) for names in moved):  # as the image is, see `_form`
+        return "no depthwise convolution"
     s, last, borders = open_sum(kernel, anchor, decisions)
     form = _form(s, anchor, machine)
     if isinstance(form, str):

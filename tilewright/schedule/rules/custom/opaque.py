@@ -12,7 +12,7 @@ from ....tensor.expr import Expr, Load, Target, Var, const_value, map_loads, sim
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine
-from ...nest import Stmt, Store, reads, replace_loads, seq, stores, transform, writes
+from ...nest import Stmt, Store, children, reads, replace_loads, seq, transform, with_children, writes
 from ...region import all_ranges
 from ...schedule import Schedule, ScheduleError, stage_nest
 from .. import DIRECT, Direct
@@ -95,6 +95,8 @@ def _without_unread(kernel: Kernel, body: Stmt) -> Stmt:
     assert kernel.opaque is not None
     wanted = reads(body) | set(kernel.outputs).union(*[s.reads for s in kernel.stages])
     unread = set(kernel.opaque.results) - wanted
+    if unread.isdisjoint(writes(body)):
+        return body
 
     def visit(s: Stmt) -> Stmt | None:
         if not isinstance(s, Store):
@@ -119,8 +121,7 @@ def _in_one(kernel: Kernel) -> list[Stage]:
 
 def _write_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
     """Replace ``x[i] = v`` by ``y[f(i)] = g(v)`` for an elementwise stage ``y[...] = g(x[...])``."""
-    made = {t.buffer for s in stores(body) for t in s.targets}
-    source = next(b for b in stage.reads if b in made)
+    source = next(b for b in stage.reads if b in writes(body))
     buffer = kernel.buffer(source)
     over = reindex(stage, buffer)
     if over is None:
@@ -141,11 +142,13 @@ def _write_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
         return Target(target.buffer, tuple(substitute(i, values) for i in target.indices), value)
 
     def visit(s: Stmt) -> Stmt:
-        return replace(s, targets=tuple(rewrite(t) for t in s.targets)) if isinstance(s, Store) else s
+        if source not in writes(s):
+            return s
+        if isinstance(s, Store):
+            return replace(s, targets=tuple(map(rewrite, s.targets)))
+        return with_children(s, tuple(map(visit, children(s))))
 
-    out = transform(body, visit)
-    assert out is not None
-    return out
+    return visit(body)
 
 
 __all__ = ["Var", "apply", "joined"]

@@ -46,13 +46,13 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     for x in kernel.stages:
         if x.targets[0].init is not None and not _many_rows(s, s.store(x.name)):  # before others are inlined
             return f"{x.name} does not sum up many rows of columns"
-    inline_cheap(s, kernel)
-    alive = [x.name for x in kernel.stages if exists(s, x.name)]
-    root = s.store(alive[-1])
-    own = [v for v in s.loops(alive[-1]) if v not in root.reduction]
+    root = s.store(kernel.stages[-1].name)
+    own = [v for v in s.loops(root.block) if v not in root.reduction]
     column = next((v for v in own if store_stride(s, root, v) == 1), None)
     if column is None or not 2 <= s.extent_or_zero(column) <= MAX_COLUMNS:
         return "its results are no few columns"
+    inline_cheap(s, kernel)
+    alive = [x.name for x in kernel.stages if exists(s, x.name)]
     try:
         return _schedule(s, alive, [v for v in own if v != column], machine)
     except ScheduleError as e:
