@@ -20,6 +20,9 @@ from .rewrite import Rewriter, defined_by, definition, dtype, elementwise, patte
 from .simplify_shape import permutation
 
 #: operators that only move elements (or pick some): rounding before them is rounding after them
+#: a matmul of an odd sum gets one element of zeros more where rows, columns and the sum are at least so many: what is
+#: written for that is then little beside the products
+MIN_PADDED = 4
 MOVES = ("reshape", "transpose", "slice", "split", "concat", "pad", "expand", "max_pool", "gather", "tile")
 
 
@@ -90,7 +93,8 @@ class _Narrowing:
             if dtype(x) != "f32" or dtype(w) != "f32" or not static(x, w):
                 return None
             if op.name == "tw.matmul":
-                return rw.create("matmul", self.narrow(rw, x), self.narrow(rw, w), dtype="f32")
+                x, w = self.even(rw, self.narrow(rw, x), self.narrow(rw, w))
+                return rw.create("matmul", x, w, dtype="f32")
             attrs = dialect.attributes(op)
             if attrs["groups"] > 1 and shape(w)[1] == 1:  # depthwise: nothing to sum in pairs, the weights are few
                 return rw.again(op, [self.narrow(rw, x), w, *rest], dtype="f32")[0]
@@ -99,6 +103,23 @@ class _Narrowing:
             return rw.again(op, [self.narrow(rw, x), self.narrow(rw, w), *rest], dtype="f32")[0]
 
         return contraction
+
+    def even(self, rw: Rewriter, x: ir.Value, w: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The factors of a matmul; those of an odd sum with one element of zeros more, so that it is taken in pairs."""
+        if len(shape(w)) < 2 or shape(w)[-2] % 2 == 0:
+            return x, w
+        (*_, rows, k), columns = (1, *shape(x)), shape(w)[-1]
+        if min(k, columns, rows if rw.array(w) is None else k) < MIN_PADDED:
+            return x, w
+        return self.padded(rw, x, len(shape(x)) - 1), self.padded(rw, w, len(shape(w)) - 2)
+
+    def padded(self, rw: Rewriter, value: ir.Value, axis: int) -> ir.Value:
+        """A value with one more element of zeros along an axis."""
+        more = tuple(int(d == axis) for d in range(len(shape(value))))
+        array = rw.array(value)
+        if array is not None:
+            return rw.constant(np.pad(array, [(0, n) for n in more]), rw.symbol(value))
+        return rw.create("pad", value, low=(0,) * len(more), high=more)
 
     def padded_channels(self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list) -> Any:
         """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs; the first
@@ -145,7 +166,10 @@ class _Narrowing:
             q, k, v, *mask = dialect.arguments(op)
             if dtype(q) != "f32" or not static(q, k, v):
                 return None
-            new = rw.again(op, [*(self.narrow(rw, x) for x in (q, k, v)), *mask])[0]
+            narrow = [self.narrow(rw, x) for x in (q, k, v)]
+            if shape(q)[3] % 2 and min(shape(q)[2:]) >= MIN_PADDED:  # the head's size is what scores sum over
+                narrow[:2] = (self.padded(rw, x, 3) for x in narrow[:2])
+            new = rw.again(op, [*narrow, *mask])[0]
             return rw.create("cast", new, to="f32")
 
         return attention

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from ..support.dtypes import NUMPY
+from ..tensor.analysis import looked_up
 from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
@@ -231,14 +232,15 @@ class _Count:
         spread = any(f.bound and f.kind != THREAD for f in around)  # units of a machine beside each other are its lanes
         could = gathers if vector is not None else self.vectors
         if could and not instruction and not spread:
-            row = self.row(s, around, 2 if vector is None else max(wide // 2, 2))
+            row = self.row(s, around, 2 if vector is None else max(wide // 2, 2), vector is None)
             needless = ("scalar" if vector is None else "gathered") if row else ""
         combines = _combines(s, self.parts) or all(_adds_up(t.value, self.shared) for t in s.targets)
         operations = 0.0 if combines else _hoisted(s, around)
         return _Cost(operations, len(s.targets), moved, cycles, max(used, 1), needless)
 
-    def row(self, s: Store, around: tuple[For, ...], least: int) -> bool:
-        """Whether a loop around a statement could have vectors: everything lies in a row along it, or is the same."""
+    def row(self, s: Store, around: tuple[For, ...], least: int, gathers: bool) -> bool:
+        """Whether a loop around a statement could have vectors: everything lies in a row along it, or is the same, or
+        is looked up if vectors may have `gathers`."""
         own = {t.buffer: t.indices for t in s.targets}
         if any(x.buffer in own and x.indices != own[x.buffer] for x in s.loads):
             return False  # an iteration needs what others made
@@ -247,7 +249,9 @@ class _Count:
             if f.kind == "vector" or f.trip is None or f.trip < whole:
                 continue
             steps = [self.step(t.buffer, t.indices, f.var, whole) for t in s.targets]
-            steps += [self.step(x.buffer, x.indices, f.var, whole) for x in s.loads]
+            for x in s.loads:
+                step = self.step(x.buffer, x.indices, f.var, whole)
+                steps.append(0 if step is None and gathers and looked_up(x) else step)
             if all(c in (0, 1) for c in steps) and 1 in steps:
                 return True
         return False

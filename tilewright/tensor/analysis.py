@@ -178,7 +178,12 @@ def _is_product(e: Expr) -> bool:
 def movement(stage: Stage) -> bool:
     """Whether a stage only moves data: its value is a load at indices that are arithmetic of loop variables."""
     v = stage.targets[0].value
-    return isinstance(v, Load) and not any(isinstance(x, Load) for i in v.indices for x in walk(i))
+    return isinstance(v, Load) and not looked_up(v)
+
+
+def looked_up(x: Load) -> bool:
+    """Whether data says which element is read (a table, an embedding): neighbours are gathered along any loop."""
+    return any(isinstance(y, Load) for i in x.indices for y in walk(i))
 
 
 def widening(stage: Stage) -> bool:

@@ -216,6 +216,66 @@ def test_attention_in_pairs(options):
     assert np.abs(got - want).max() <= 1e-2 * np.abs(want).max()
 
 
+def odd_sums():
+    """Names, f32 graphs with an odd sum, and how NumPy computes them in a wider type."""
+    rng = np.random.default_rng(7)
+    for _ in range(6):  # two activations, one of them read across
+        b, m, k, n = rng.integers(1, 4), *(int(v) for v in rng.integers(2, 40, 3))
+        k = 2 * k + 1
+        x, w, y = f"{b}x{m + 3}x{k}xf32", f"{b}x{n + 3}x{k}xf32", f"{b}x{m + 3}x{n + 3}xf32"
+        turned = f"tensor<{b}x{k}x{n + 3}xf32>"
+        yield (
+            f'%t = "tw.transpose"(%w) {{permutation = array<i64: 0, 2, 1>}} : (tensor<{w}>) -> {turned}\n'
+            f'%y = "tw.matmul"(%x, %t) : (tensor<{x}>, {turned}) -> tensor<{y}>',
+            [("x", x), ("w", w)],
+            y,
+            (lambda x, w: x @ w.swapaxes(1, 2)),
+        )
+    w = rng.standard_normal((7, 33)).astype(np.float32)
+    yield (
+        '%y = "tw.matmul"(%x, %w) : (tensor<1x7xf32>, tensor<7x33xf32>) -> tensor<1x33xf32>',
+        [("x", "1x7xf32")],
+        "1x33xf32",
+        (lambda x: x @ w.astype(BF16).astype(np.float64)),
+        [("w", w)],
+    )
+    q = "1x2x9x7xf32"
+    yield (
+        '%y = "tw.attention"(%q, %k, %v) {scale = 0.3, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : '
+        f"(tensor<{q}>, tensor<{q}>, tensor<{q}>) -> tensor<{q}>",
+        [("q", q), ("k", q), ("v", q)],
+        q,
+        attended,
+    )
+
+
+def attended(q, k, v):
+    e = np.exp(0.3 * q @ k.swapaxes(2, 3))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize(("body", "given", "result", "meaning", "constants"), [(*c, ())[:5] for c in odd_sums()])
+def test_odd_sums_are_taken_in_pairs(body, given, result, meaning, constants):
+    """They were multiplied in f32: the last number of a row had no neighbour."""
+    graph = graph_of(body, given, result, constants)
+    fused = tw.compile(graph, stop_after="fuse", precision="bf16")
+    sums = [k for k in map(read_kernel, fused.functions()) if k.opaque or any(s.reduction for s in k.stages)]
+    assert len(sums) == 1
+    nest = schedule(sums[0], PAIRS).nest
+    assert any("dot2" in str(t.value) for s in stores(nest.body) for t in s.targets)
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal([int(n) for n in t.split("x")[:-1]]).astype(np.float32) for _, t in given]
+    got = tw.compile(graph_of(body, given, result, constants), precision="bf16", threads=1)(*arrays)[0]
+    want = meaning(*[a.astype(BF16).astype(np.float64) for a in arrays])
+    assert np.abs(got - want).max() <= (1e-2 if sums[0].opaque else TOLERANCE) * np.abs(want).max()
+
+
+def test_what_is_too_small_for_a_copy_is_not_padded():
+    body = '%y = "tw.matmul"(%x, %w) : (tensor<2x9xf32>, tensor<9x8xf32>) -> tensor<2x8xf32>'
+    graph = graph_of(body, [("x", "2x9xf32"), ("w", "9x8xf32")], "2x8xf32")
+    assert '"tw.pad"' not in str(tw.compile(graph, stop_after="layout", precision="bf16").module)
+
+
 def test_a_trace_replays():
     (_, kernel), _ = contraction_of(matmul(13, 16, 37))
     made = schedule(kernel, PAIRS).schedule

@@ -10,6 +10,7 @@ from support.teams import teams
 import tilewright as tw
 from tilewright.driver.kernels import fused_kernels
 from tilewright.ir.context import use
+from tilewright.schedule import rules
 from tilewright.schedule.rules import schedule
 from tilewright.tensor.expr import Const, Op, Var, bounds, from_linear, linear
 
@@ -175,3 +176,69 @@ def test_top_k_passes_over_blocks(n, k, largest):
     values, places = model(x)
     np.testing.assert_array_equal(places, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, 1))
+
+
+def into_tables(norm, shape=(1, 900, 64)):
+    """Rows side by side that are normalized and quantized, and a function of the numbers from its table."""
+    t, q, one = (f"tensor<{'x'.join(map(str, s))}" for s in (shape, shape, (1, 1, shape[2])))
+    f, q, one = f"{t}xf32>", f"{q}xi8>", f"{one}xf32>"
+    body = {
+        "softmax": f'%n = "tw.softmax"(%x) {{axis = 1 : i64}} : ({f}) -> {f}',
+        "group_norm": f'%n = "tw.group_norm"(%x, %g, %g) {{groups = {shape[2]}, layout = "nhwc"}} : ({f}, '
+        f"tensor<{shape[2]}xf32>, tensor<{shape[2]}xf32>) -> {f}",
+        "mean": f'%m = "tw.reduce_mean"(%x) {{axes = array<i64: 1>, keepdims = true}} : ({f}) -> {one}\n'
+        f'%n = "tw.sub"(%x, %m) : ({f}, {one}) -> {f}',
+        "max": f'%m = "tw.reduce_max"(%x) {{axes = array<i64: 0, 1>, keepdims = true}} : ({f}) -> {one}\n'
+        f'%n = "tw.div"(%x, %m) : ({f}, {one}) -> {f}',
+    }[norm]
+    return f"""
+func.func @main(%x: {f}, %g: tensor<{shape[2]}xf32>, %s: tensor<f32>, %z: tensor<i8>, %t: tensor<256xi8>) -> {q} {{
+  {body}
+  %q = "tw.quantize_linear"(%n, %s, %z) {{to = "i8"}} : ({f}, tensor<f32>, tensor<i8>) -> {q}
+  %y = "tw.lookup"(%q, %t) : ({q}, tensor<256xi8>) -> {q}
+  return %y : {q}
+}}
+"""
+
+
+def normalized(norm, x, g):
+    x = x.astype(np.float64)
+    if norm == "softmax":
+        e = np.exp(x - x.max(1, keepdims=True))
+        return e / e.sum(1, keepdims=True)
+    if norm == "group_norm":
+        return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * g + g
+    return x - x.mean(1, keepdims=True) if norm == "mean" else x / x.max((0, 1), keepdims=True)
+
+
+@pytest.mark.parametrize("norm", ["softmax", "group_norm", "mean", "max"])
+def test_what_is_looked_up_keeps_vectors(norm):
+    """A table has no neighbours along any loop: it took the norm before it off its vectors, and nobody said so."""
+    text = into_tables(norm)
+    made = rule_of(text)
+    assert made.rule == "columns" and not made.problems
+    assert made.executed.scalar == made.executed.gathered == 0
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((1, 900, 64)).astype(np.float32)
+    g, table = rng.standard_normal(64).astype(np.float32), rng.integers(-128, 128, 256).astype(np.int8)
+    step = np.float32(0.03 if norm != "softmax" else 1e-4)
+    got = tw.compile(text, threads=1)(x, g, step, np.int8(3), table)[0]
+    numbers = normalized(norm, x, g) / np.float64(step)
+    sure = np.abs(numbers - np.floor(numbers) - 0.5) > 1e-2  # not next to a half
+    want = table[np.clip(np.rint(numbers) + 3, -128, 127).astype(np.int8).view(np.uint8)]
+    np.testing.assert_array_equal(got[sure], want[sure])
+    assert sure.mean() > 0.9
+
+
+def test_plain_loops_do_not_hide_what_goes_too_far(monkeypatch):
+    """A norm around a table in plain loops says that it has no vectors, and one that is refused for less is taken."""
+    text = into_tables("mean")
+    found = rules.rules()
+    monkeypatch.setattr(rules, "rules", lambda: [r for r in found if r.NAME in ("general", "rows")])
+    made = rule_of(text)
+    assert made.problems
+    general = next(r for r in found if r.NAME == "general")
+    monkeypatch.setattr(rules, "rules", lambda: [general])
+    alone = rule_of(text)
+    assert alone.rule == "general" and any("without vectors" in p for p in alone.problems)
+    assert made.executed.cycles <= alone.executed.cycles

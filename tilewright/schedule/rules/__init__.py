@@ -235,7 +235,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
 
     refused: list[tuple[str, str]] = []
     too_much: list[Scheduled] = []
-    for module in rules():
+    for module in (found := rules()):
         try:
             # what a rule decides makes a kernel fast or slow: whether a step is right, the step says. A loop nest that
             # is built directly has no steps, and says itself whether its comparisons change no results
@@ -256,6 +256,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
         if scheduled is not None:
             made = _judged(scheduled, kernel, machine)
             well = not made.problems and not (too_much and _idles(made.nest, machine))
+            well = well and not (module is found[-1] and _takes_longer(made, too_much))
             if well or (decisions and schedule(kernel, machine).rule == module.NAME):
                 return made
             too_much.append(made)
@@ -275,6 +276,12 @@ def _idles(nest: Nest, machine: Machine) -> bool:
     return any(a.inside for a in machine.axes) and not any(
         isinstance(s, For) and s.bound for s in walk_stmts(nest.body)
     )
+
+
+def _takes_longer(made: Scheduled, others: list[Scheduled]) -> bool:
+    """Whether plain loops take longer than a schedule that goes too far: that then says so, and can be cut in two."""
+    cycles = made.executed.cycles if made.executed else 0.0
+    return any(x.executed is not None and x.executed.cycles < cycles for x in others)
 
 
 def _unfinished(made: Scheduled) -> str | None:

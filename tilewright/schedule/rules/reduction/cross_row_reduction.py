@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....tensor.analysis import looked_up
 from ....tensor.expr import Const, Load, Var, walk
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
@@ -48,10 +49,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def _across(s: Schedule, kernel: Kernel, block: str) -> bool:
-    """Whether neighbouring lanes of a stage read neighbours, or the same."""
+    """Whether neighbouring lanes of a stage read neighbours, or the same, or what they look up."""
     store = s.store(block)
     along = [v for v in s.loops(block) if v not in store.reduction and store_stride(s, store, v) == 1]
-    return len(along) == 1 and all(c in (0, 1) for _, c in load_strides(s, store, along[0]))
+    return len(along) == 1 and all(
+        c in (0, 1) or (c is None and looked_up(x)) for x, c in load_strides(s, store, along[0])
+    )
 
 
 def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> Schedule:

@@ -10,7 +10,7 @@ import contextlib
 from math import prod
 
 from ....support.sizes import is_open, lowest, typical
-from ....tensor.analysis import flat
+from ....tensor.analysis import flat, looked_up
 from ....tensor.expr import COMBINERS, Const, Expr, Load, Op, Var, simplify, substitute, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
@@ -184,7 +184,9 @@ def _rows_alone(s: Schedule, root: str, row: str, n: int) -> bool:
 
 def _numbers(s: Schedule, block: str, row: str) -> None:
     """Compute what is one number a row for all rows of a task at once."""
-    if store_stride(s, s.store(block), row) == 1 and all(c in (0, 1) for _, c in load_strides(s, s.store(block), row)):
+    if store_stride(s, s.store(block), row) == 1 and all(
+        c in (0, 1) or (c is None and looked_up(x)) for x, c in load_strides(s, s.store(block), row)
+    ):
         s.vectorize(row)
 
 
