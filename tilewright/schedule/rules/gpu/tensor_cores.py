@@ -173,12 +173,16 @@ def choose(s: Schedule, p: Contraction, w: WarpProduct, sides: tuple[Side, Side]
 
 
 def _numbers(t: WarpTile) -> tuple[int, ...]:
-    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages)
+    return (t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth, t.stages)
 
 
 def _registers(t: WarpTile, w: WarpProduct) -> int:
     """Of a lane: sums, and a step of both factors."""
-    return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
+    return (
+        t.thread_rows * t.thread_columns // t.lanes
+        + (t.thread_rows // w.rows) * 4
+        + (t.thread_columns // w.columns) * 2
+    )
 
 
 def _multiplications(p: Contraction) -> int:
@@ -219,7 +223,7 @@ def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float
     steps = -(-typical(p.size("depth")) // t.depth)
     turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
-    near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
+    near = NEAR * (1 / t.thread_rows + 1 / t.thread_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
     least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
@@ -235,7 +239,7 @@ def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, (t.units + more) * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.threads + more) * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

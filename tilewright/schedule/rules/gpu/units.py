@@ -141,10 +141,10 @@ def block_sizes(machine: Machine) -> tuple[list[int], int]:
     return sizes, max(limit // PART, sizes[0])
 
 
-def spread_out(count: int, units: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
-    """``each(number)`` for so many numbers, neighbours on neighbouring threads of blocks of `units`."""
-    grid = grid_of(-(-count // units), machine)
-    unit = Var(f"{name}_unit")
-    number = block_number(grid, name) * units + unit
-    body = only_if(within(number, count, grid[0] * grid[1] * units), each(number))
-    return blocks_on_grid(grid, name, on("block.x", unit.name, units, body))
+def spread_out(count: int, threads: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
+    """``each(number)`` for so many numbers, neighbours on neighbouring threads of blocks of `threads`."""
+    grid = grid_of(-(-count // threads), machine)
+    thread = Var(f"{name}_unit")
+    number = block_number(grid, name) * threads + thread
+    body = only_if(within(number, count, grid[0] * grid[1] * threads), each(number))
+    return blocks_on_grid(grid, name, on("block.x", thread.name, threads, body))
