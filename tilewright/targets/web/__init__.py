@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..elsewhere import CrossCompiledRunner
+from ..elsewhere import Elsewhere
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class WebTarget(TextTarget):
         return WGSL
 
     def load(self, package: Package, threads: int) -> Any:
-        return CrossCompiledRunner(
-            self.name, "export it with Executable.export; target='vulkan' runs such kernels here"
-        )
+        return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         return self.join({self.name: package}, settings)
