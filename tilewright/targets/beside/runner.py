@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Other(Protocol):
-    """The other processor, for one run at a time."""
+    """The coprocessor, for one run at a time."""
 
     def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
         """Run call `number` of the program on the bytes of its arguments, those that it writes change."""
@@ -49,7 +49,7 @@ class PartsRunner:
                 self.runners[n] = host.load(its, threads)
 
     def other(self) -> Other:
-        """The other processor, for one more context."""
+        """The coprocessor, for one more context."""
         raise NotImplementedError
 
     def context(self) -> PartsContext:
@@ -64,7 +64,7 @@ class PartsRunner:
 
 
 class PartsContext:
-    """Memory for one run at a time: the arena, the other processor, the host's contexts."""
+    """Memory for one run at a time: the arena, the coprocessor, the host's contexts."""
 
     enter = staticmethod(not_at_once)
 

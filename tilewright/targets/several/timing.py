@@ -15,7 +15,7 @@ from .segments import Segment
 
 
 class RunClock:
-    """Fills the stamps of one run; one of 0 would mean that there is none."""
+    """Merges the clocks of the devices into the time stamps of one run; a stamp of 0 would mean that there is none."""
 
     def __init__(self, stamps: Stamps, threads: int, calls: int) -> None:
         stamps.check(threads, calls)

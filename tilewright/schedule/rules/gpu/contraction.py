@@ -78,7 +78,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:
-    """Who writes the nest: by what the machine has."""
+    """Selects the class that writes the nest, by the instructions of the machine."""
     from .contraction_bytes import ByteWriter, instruction
     from .contraction_vectors import VectorWriter
 
@@ -280,13 +280,13 @@ def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
 
 
 def beyond(t: ContractionTile, p: Contraction) -> float:
-    """How many times the products are computed, with those beyond the result and the sum."""
+    """The padding overhead: products computed, with those beyond the result and the sum, over those needed."""
     sizes = [typical(p.size(g)) for g in ("rows", "columns", "depth")]
     return prod(-(-n // m) * m / n for n, m in zip(sizes, (t.rows, t.columns, t.depth), strict=True))
 
 
 def resident(t: ContractionTile, machine: Machine) -> int:
-    """Tiles that a processor has at a time, by its threads, registers and shared memory."""
+    """Occupancy: tiles that a multiprocessor runs at the same time, by threads, registers and shared memory."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     limit = block.limit or 1
@@ -328,16 +328,16 @@ class ContractionWriter:
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, by the threads of all tiles."""
+        """Writes the border around a padded result, by the threads of all tiles."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
         return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.threads, self.thread)
 
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
-        """How many neighbours of a border a thread takes at once."""
+        """The vector width of a thread's accesses to a border."""
         return 1
 
     def own_number(self) -> tuple[Expr, int]:
-        """The number of a block, and how many there are."""
+        """The index of a block, and the number of blocks."""
         (_, across), (_, down), (_, deep) = grid(self.p, self.t)
         return (self.batch * down + self.row) * across + self.column, across * down * deep
 
@@ -352,7 +352,7 @@ class ContractionWriter:
         return self.thread("u0", self.own(body, "r0", "c0"))
 
     def own(self, body: Stmt, row: str, column: str) -> Stmt:
-        """For each element of a thread's tile."""
+        """A loop over the elements of a thread's tile."""
         return on("unroll", row, self.t.thread_rows, on("unroll", column, self.t.thread_columns, body))
 
     def bring(self) -> list[Stmt]:
@@ -397,7 +397,7 @@ class ContractionWriter:
         return u % across + c * across
 
     def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
-        """A product is added to a thread's sum."""
+        """Adds a product to a thread's accumulator."""
         value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
         assert isinstance(value, Op)
         old = Load(self.sums.name, at, self.zero.dtype)

@@ -90,11 +90,11 @@ class RowWriter:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str) -> Buffer:
-        """A register of each thread."""
+        """A register array of each thread."""
         return self.new(name, (self.team.rows, self.team.threads), dtype, "register")
 
     def hold(self, k: Keep) -> Buffer:
-        """Where a value of each position is kept."""
+        """The array in which a value of each position is kept."""
         t = self.team
         if t.keep == "registers":
             return self.new(f"{k.name}_row", (t.rows, t.threads, t.steps(k.size)), k.leaf.dtype, "register")
@@ -130,7 +130,7 @@ class RowWriter:
         return seq(*steps)
 
     def by_first(self, single: Sequence[Write]) -> Stmt:
-        """What the first thread of a row writes."""
+        """A store that only the first thread of a row executes."""
         if not self.team.exchange:
             return only_if(self.inside, seq(*(self.write([w]) for w in single)))
         self.here = x = self.thread()
@@ -173,7 +173,7 @@ class RowWriter:
         return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
     def tree(self, sums: Sequence[RowSum]) -> list[Stmt]:
-        """Combine what threads have added up, until a thread can take in what is left."""
+        """Tree reduction of the threads' partial sums in shared memory, until one thread can add what is left."""
         steps: list[Stmt] = [Barrier(self.team.barrier)]
         left = self.team.threads
         while left > 2 * self.team.fan:
@@ -222,7 +222,8 @@ class RowWriter:
         return steps
 
     def butterflies(self, sums: Sequence[RowSum], count: int) -> list[Stmt]:
-        """Lanes that are count / 2 apart combine what they have, then those that are half as far apart, and so on."""
+        """Butterfly reduction by shuffles: lanes that are count / 2 apart combine their values, then those half as far
+        apart, and so on."""
         steps: list[Stmt] = []
         apart, turn = count // 2, 0
         while apart:
@@ -296,7 +297,7 @@ class RowWriter:
     # ---- numbers of a row
 
     def once(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
-        """Registers for what is one number a row and is read along it from this level on."""
+        """Registers for values that are one number a row, and are read along it from this level on."""
         made: list[Stmt] = []
         values = [r.value for r in roots] + [k.value for k in self.keeps if k.level == roots[0].level]
         seen: set[str] = set()
@@ -320,7 +321,7 @@ class RowWriter:
         return made
 
     def total(self, s: RowSum) -> Expr:
-        """A sum, of what the tree has left of it."""
+        """A row's sum, from the partial sums that the tree has left."""
         if s.buffer in self.parts:
             part, left = self.parts[s.buffer]
             found = _combined(

@@ -81,7 +81,7 @@ class RowTeam:
 
     @property
     def rows_of_warp(self) -> int:
-        """Rows that are side by side on the lanes of a warp."""
+        """Rows that share a warp."""
         return max(self.lanes // self.threads, 1) if self.warps else 1
 
     @property
@@ -170,7 +170,7 @@ class _Uses:
 
 
 def runs_along(rows: RowwiseKernel) -> bool:
-    """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
+    """Whether most accesses are contiguous along a row, rather than across rows."""
     votes = 0
     for x in _far(rows):
         try:
@@ -228,7 +228,7 @@ def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> 
 
 
 def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> list[RowTeam]:
-    """All that fit the machine."""
+    """All mappings that fit the machine."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     vector = _vector(rows, machine) if along else 1
@@ -246,7 +246,7 @@ def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> 
 
 
 def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
-    """What a block takes of shared memory, at the largest sizes."""
+    """Bytes of shared memory of a block, at the largest sizes."""
     each = t.warps_of_row if t.exchange else t.threads
     parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
     kept = sum(highest(k.size) * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
@@ -254,7 +254,7 @@ def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
 
 
 def _vector(rows: RowwiseKernel, machine: Machine) -> int:
-    """Neighbours that a thread takes at once: as many as its longest access has, if all rows are made of those."""
+    """The vector width of a thread's accesses: the machine's longest, if all rows are a multiple of it."""
     wide = lanes(machine)
     sizes = rows.sizes - {1}
     return wide if sizes and all(n % wide == 0 for n in sizes) else 1
@@ -300,13 +300,13 @@ def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> flo
 
 
 def at_once(machine: Machine) -> int:
-    """Threads that work at the same time, as far as the record says."""
+    """Threads that the machine runs at the same time, according to its record."""
     block = axis(machine, BLOCK)
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
 def _meeting(t: RowTeam) -> float:
-    """What it takes that threads combine what they have."""
+    """The cost of combining the partial sums of a row's threads."""
     if not t.exchange:
         return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.threads, t.fan))
     within, others = SHUFFLE * log(min(t.threads, t.lanes), 2), t.warps_of_row

@@ -60,7 +60,7 @@ class Scanned:
     nothing: Const
 
     def together(self, parts: Sequence[Expr]) -> Expr:
-        """What some parts come to, in their order."""
+        """Combines partial results, in order."""
         return reduce(self.combine, parts)
 
 
@@ -87,7 +87,7 @@ class BlockRows:
 
     @property
     def number(self) -> Expr:
-        """The number of a row among those of all blocks."""
+        """The index of a row among those of all blocks."""
         return block_number(self.grid, "block") * self.rows + self.row
 
     @property
@@ -101,15 +101,15 @@ class BlockRows:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str, *more: int) -> Buffer:
-        """Registers of each thread, at ``(row, thread, ...)``."""
+        """A register array of each thread, at ``(row, thread, ...)``."""
         return self.new(name, (self.rows, self.threads, *more), dtype, "register")
 
     def shared(self, name: str, count: int, dtype: str) -> Buffer:
-        """An array that the threads of a row share, at ``(row, i)``."""
+        """A shared-memory array of each row, at ``(row, i)``."""
         return self.new(name, (self.rows, count), dtype, "shared")
 
     def kept(self, name: str, count: int, dtype: str) -> Buffer:
-        """The same, one for all that ask for this name."""
+        """`shared`, allocated once for each name."""
         return next((b for b in self.buffers if b.name == name), None) or self.shared(name, count, dtype)
 
     # ---- statements
@@ -142,12 +142,12 @@ class BlockRows:
         return on("block.x" if self.along else "block.y", var.name, self.threads, body(var))
 
     def barrier(self) -> list[Stmt]:
-        """The threads of a row wait for each other, where it has more than one."""
+        """A barrier of the threads of a row, where it has more than one."""
         own = self.warps.barrier if self.warps is not None and self.warps_of_row == 1 else BLOCK
         return [Barrier(own)] if self.threads > 1 else []
 
     def meet(self) -> list[Stmt]:
-        """All threads of a block do, whatever row they are of."""
+        """A barrier of all threads of the block."""
         return [Barrier(BLOCK)] if self.rows * self.threads > 1 else []
 
     # ---- scans
@@ -179,7 +179,7 @@ class BlockRows:
         return seq(*(store(b.name, (self.row, at), e, f"all_{s.name}_{b.name}") for b, (s, _), e in stores))
 
     def total_in_shared(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """By a tree, of `FAN` parts in each step."""
+        """Tree reduction in shared memory, `FAN` partial sums in each step."""
         arrays = [self.kept(f"{s.name}_parts", self.threads, s.dtype) for s, _ in values]
         steps = [self.each(lambda x: self.into(arrays, values, x, [self.of(mine, x) for _, mine in values]))]
         left = self.threads
@@ -208,7 +208,7 @@ class BlockRows:
         return seq(*steps)
 
     def total_by_warps(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """By shuffles among the lanes of each warp; what whole warps have lies in shared memory."""
+        """Reduction by warp shuffles; the sums of whole warps are combined in shared memory."""
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         arrays = [[self.held(f"{s.name}_{i}", s.dtype) for i in "ab"] for s, _ in values]
@@ -243,13 +243,13 @@ class BlockRows:
     # ---- lanes
 
     def lane(self, x: Expr) -> Expr:
-        """The lane of a thread of a row."""
+        """The lane index of a thread of a row."""
         assert self.warps is not None
         w = self.warps_of_row
         return x if w == 1 else x - (self.warp % w) * self.warps.lanes
 
     def held(self, name: str, dtype: str) -> Buffer:
-        """What lanes show each other, kept for all that ask for this name."""
+        """Arrays that lanes read from each other by shuffles, allocated once for each name."""
         assert self.warps is not None
         shape = (self.rows * self.warps_of_row, self.warps.lanes)
         known = next((b for b in self.buffers if b.name == name), None)
@@ -259,7 +259,7 @@ class BlockRows:
         return Load(b.name, (self.warp, lane), b.dtype)
 
     def give(self, arrays: Sequence[Buffer], x: Expr, values: Sequence[Expr]) -> Stmt:
-        """Show the other lanes a number for each of some arrays."""
+        """Makes a value of each lane available to the others, for each of some arrays."""
         pairs = zip(arrays, values, strict=True)
         return seq(*(store(b.name, (self.warp, self.lane(x)), v, f"give_{b.name}") for b, v in pairs))
 
@@ -269,8 +269,8 @@ class BlockRows:
     def in_shared(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """Each thread adds what the one so far before it has, twice as far in each step, from one array to the
-        other."""
+        """Prefix scan in shared memory (Hillis-Steele): each step adds what is twice as far before, from one array to
+        the other."""
         arrays = [[self.kept(f"{s.name}_{i}", self.threads, s.dtype) for i in "ab"] for s, _ in values]
         own = [mine for _, mine in values]
         steps = [self.each(lambda x: self.into([a[0] for a in arrays], values, x, [self.of(m, x) for m in own]))]
@@ -301,8 +301,8 @@ class BlockRows:
     def by_warps(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """The same by shuffles among the lanes of each warp; what whole warps have lies in shared memory, and each
-        thread goes through that."""
+        """Prefix scan by warp shuffles; the totals of whole warps lie in shared memory, and each thread adds those
+        before its own warp."""
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         mine_of_row = self.warp % w if w > 1 else index(0)
@@ -357,7 +357,7 @@ class BlockRows:
 
 
 def meeting(threads: int, along: bool, machine: Machine) -> float:
-    """What a scan takes of each thread, in operations."""
+    """The cost of a scan, in operations of a thread."""
     if threads == 1:
         return 0.0
     found = warps_of(machine) if along else None
@@ -375,7 +375,7 @@ def _less(a: Expr, b: int) -> Expr:
 
 
 def _maximum(a: Expr) -> Expr:
-    """An index, 0 where it is less."""
+    """An index, or 0 if it is negative."""
     return Op("maxsi", (a, index(0)), "index")
 
 

@@ -70,7 +70,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | str:
-    """The instruction that multiplies the factors of a product, or why there is none."""
+    """The matrix instruction for the factors of a product, or why there is none."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
     for w in machine.warp_products:
         own = w.operands == w.memory and w.sums == total
@@ -80,7 +80,7 @@ def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | 
 
 
 def padded(s: Schedule, p: Contraction, product: WarpProduct) -> bool:
-    """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
+    """Whether rows of a constant factor are padded, so that each begins where copies can."""
     most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
     for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
         assert isinstance(f, Op)
@@ -122,7 +122,7 @@ def lies_along_sum(
 
 
 def lies_along_batch(s: Schedule, value: Expr, batch: tuple[tuple[str, int], ...]) -> bool:
-    """Whether neighbours of a factor in memory belong to different products."""
+    """Whether a factor is contiguous along the batch."""
     wide = [d for d in batch if d[1] != 1]
     return bool(wide) and any(coefficient(_place(s, x), v) == 1 for x in loads(value) for v, _ in wide)
 
@@ -135,7 +135,7 @@ def _place(s: Schedule, x: Load) -> Expr:
 
 
 def _run(where: Expr, var: str, extent: int, most: int) -> int:
-    """How many neighbours along a loop lie side by side, at a multiple of their bytes."""
+    """The length of the contiguous, aligned runs along a loop."""
     step = coefficient(where, var)
     if step == 0:
         return most
@@ -177,7 +177,7 @@ def _numbers(t: WarpTile) -> tuple[int, ...]:
 
 
 def _registers(t: WarpTile, w: WarpProduct) -> int:
-    """Of a lane: sums, and a step of both factors."""
+    """Registers of a lane: accumulators, and the fragments of a step of both factors."""
     return (
         t.thread_rows * t.thread_columns // t.lanes
         + (t.thread_rows // w.rows) * 4

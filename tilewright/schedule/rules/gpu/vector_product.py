@@ -97,8 +97,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
-    """Whether rows of a constant matrix have been filled up, so that accesses of all of them are as long as they may
-    be."""
+    """Whether rows of a constant matrix are padded, so that accesses of all of them can have the full width."""
     (x, *more), group = loads(p.factors[which]), p.rows if which == 0 else p.columns
     if more or x.buffer not in s.kernel.constants or x.buffer in s.packs:
         return False
@@ -153,8 +152,8 @@ class Matrix:
         return prod(n for _, n in self.others)
 
     def registers(self, each: int, steps: int) -> int:
-        """What a thread keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as
-        it lies."""
+        """Registers of a thread for so many columns and steps: sums, vectors, and the loaded matrix, in 4 bytes
+        each."""
         return self.vectors * (each + steps) + each * steps * self.nbytes // 4
 
 
@@ -184,12 +183,12 @@ class GemvShare:
         return -(-m.columns // self.columns)
 
     def taken(self, m: Matrix) -> int:
-        """Steps that are computed: whole turns of all threads."""
+        """Steps that are computed: the sum's length, rounded up to whole turns of all threads."""
         turn = self.shares * self.steps
         return -(-m.steps // turn) * turn
 
     def beyond(self, m: Matrix) -> float:
-        """How many times the matrix is computed, with what lies beyond it."""
+        """The padding overhead: what is computed of the matrix, with what lies beyond it, over what is needed."""
         return typical(self.blocks(m)) * self.columns * typical(self.taken(m)) / typical(m.columns * m.steps)
 
     def __str__(self) -> str:
@@ -344,7 +343,7 @@ class GemvWriter:
         return self.thread(name, body)
 
     def flat(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are columns: a thread has a run of them, and neighbouring steps of the sum."""
+        """The matrix is contiguous along columns: a thread has a run of them, and neighbouring steps of the sum."""
         t, m = self.t, self.m
         column = self.tile * t.across + x
         column = minimum(column, -(-m.columns // m.run) - 1) if m.columns % t.columns else column
@@ -360,20 +359,20 @@ class GemvWriter:
         return [brought, self.each_vector("r", on("unroll", "j", t.steps // run, on("vector", "v", run, put)))]
 
     def of_vector(self, u: Expr, place: Expr, within_sum: Expr | None, depth: dict[str, Expr]) -> Stmt:
-        """A step's number of a vector."""
+        """An element of a vector, by its step."""
         m, r = self.m, Var("r")
         value = self.zero_beyond(within_sum, self.factor(1 - m.which, digits(r, m.others), depth))
         return store(self.vector.name, (u, r, place), value, self.s.fresh("bring_vector"))
 
     def vector_run(self) -> int:
-        """Neighbours of the vector that are read at once."""
+        """The vector width of the loads of the vector."""
         run, inner = self.t.steps, innermost(self.m.depth)[1]
         while inner % run or run * 4 > 16:
             run //= 2
         return run
 
     def deep(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are steps of the sum: a thread has runs of them, of some columns."""
+        """The matrix is contiguous along the sum: a thread has runs of steps, of some columns."""
         t, m = self.t, self.m
         count = t.steps // m.run
         turn = step * count + Var("h")
@@ -389,7 +388,7 @@ class GemvWriter:
         return [brought, self.each_vector("r", on("unroll", "h", count, on("vector", "l", m.run, put)))]
 
     def clamped(self, position: Expr, size: int, inside: bool) -> tuple[Expr, Expr | None]:
-        """A position, or the last one for those beyond it, and the condition that it is none of these."""
+        """A position clamped to the last one, and the condition that it was in range."""
         if inside:
             return position, None
         return minimum(position, size - 1), Op("cmpi.slt", (position, Const(size, "index")), "i1")
@@ -400,7 +399,7 @@ class GemvWriter:
     # ---- all threads of a column together
 
     def combined(self) -> list[Stmt]:
-        """Sums go to shared memory, and are added up until a thread can add what is left."""
+        """Tree reduction of the partial sums in shared memory, until one thread can add what is left."""
         t, dtype = self.t, self.zero.dtype
 
         def put(u: Expr) -> Stmt:
