@@ -70,7 +70,7 @@ class AmdTarget:
 
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
-    def load(self, package: Package, threads: int) -> Any:
+    def load(self, package: Package, threads: int) -> Elsewhere:
         return Elsewhere(self.name, "export it with Executable.export, and load its code object with HIP or HSA")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ...program.program import Call
 from ...support.aligned import aligned_empty
 from ...support.errors import UsageError
-from ..base import Context, Target, not_at_once
+from ..base import Context, ProgramRunner, Target, not_at_once
 from .parts import parts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PartsRunner:
         self.package, self.threads = package, threads
         self.program = package.program
         self.parts = list(parts(self.program, taken))
-        self.runners: dict[int, Any] = {}
+        self.runners: dict[int, ProgramRunner] = {}
         for n, part in enumerate(self.parts):
             if part.program is not None:
                 if host is None:

@@ -19,7 +19,7 @@ class SourceTarget(TextTarget):
     #: see `tilewright.targets.base.Exporter`
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
-    def load(self, package: Package, threads: int) -> Any:
+    def load(self, package: Package, threads: int) -> Elsewhere:
         return Elsewhere(self.name, "export it with Executable.export, and compile its kernels where they are to run")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..elsewhere import Elsewhere
 from ..gpu.target import TextTarget
@@ -32,7 +32,7 @@ class WebTarget(TextTarget):
 
         return WGSL
 
-    def load(self, package: Package, threads: int) -> Any:
+    def load(self, package: Package, threads: int) -> Elsewhere:
         return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
