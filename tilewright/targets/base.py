@@ -62,7 +62,7 @@ class Built:
 
 
 class Tuning(Protocol):
-    """What a target offers to the tuner; `Tunable.tuning` gives it."""
+    """Builds single kernels for the tuner; `Tunable.tuning` returns it."""
 
     def build(
         self, nests: Mapping[str, Any], description: Any, *, workers: int | None, timeout: float
@@ -70,7 +70,7 @@ class Tuning(Protocol):
         """Objects of finished nests by symbol, or the reason why there is none; never raises for a nest."""
 
     def measured_on(self, description: Any) -> tuple[str, str]:
-        """What times depend on: the machine, and the versions of what makes the code."""
+        """The key of measured times: the machine, and the versions of the code generators."""
 
     def forms(self) -> dict[str, Callable[[Any, Any], str]]:
         """The texts that a finished nest can be shown as: name -> function of the nest and the description."""
@@ -98,25 +98,25 @@ class Context(Protocol):
 
 @runtime_checkable
 class SizedContext(Protocol):
-    """A context of programs with open dimensions (`program.open_sizes`)."""
+    """A context of programs with dynamic shapes (`program.open_sizes`)."""
 
     def resize(self, table: int, arena: int) -> None:
-        """What comes runs with the table of sizes at this address, in an arena of so many bytes at least."""
+        """Set the address of the table of sizes, and the least bytes of the arena, for the runs that follow."""
 
 
 @runtime_checkable
 class FormsMaker(Protocol):
-    """A runner whose `FormedContext`s `enter` with arrays of any sizes, after they are told which."""
+    """A runner whose `FormedContext`s `enter` with arrays of any sizes, once `expect` has set their shapes."""
 
     def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Any:
-        """What such contexts are told."""
+        """The argument of `FormedContext.expect` for these inputs and outputs."""
 
 
 class FormedContext(SizedContext, Protocol):
     """See `FormsMaker`."""
 
     def expect(self, forms: Any) -> None:
-        """`enter` takes what has these forms from now on."""
+        """From now on `enter` takes arrays of these shapes."""
 
 
 def not_at_once(*arrays: np.ndarray) -> int:
@@ -171,7 +171,7 @@ class StateKeeper(Protocol):
 
 @runtime_checkable
 class SizeTaker(Protocol):
-    """A target whose programs can have open dimensions."""
+    """A target whose programs can have dynamic shapes (open dimensions)."""
 
     name: str
 
@@ -186,7 +186,7 @@ class SeveralDevices(Protocol):
 
     @property
     def device_names(self) -> Sequence[str]:
-        """What they are called; inputs and outputs are on the first."""
+        """The names of the devices; inputs and outputs are on the first."""
 
     def place_call(self, symbol: str, names: Sequence[str]) -> int:
         """The number of the device that runs this kernel, made of these nodes of the source."""
@@ -228,12 +228,12 @@ class Placing(Protocol):
 
 @runtime_checkable
 class Partitioning(Protocol):
-    """A target of a host and another processor, which takes what it can do and is worth it."""
+    """A target of a host and a coprocessor, which runs what it supports and is faster at."""
 
     def claims(
         self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
     ) -> Sequence[Sequence[int]]:
-        """What the other processor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
+        """What the coprocessor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
 
     def schedule(self, kernel: Kernel, trace: str | None) -> Any:
         """How it runs a kernel (`schedule.rules.Scheduled`): as a trace of the option ``schedules`` says, if there is
@@ -254,7 +254,7 @@ class Annotating(Protocol):
 
 @runtime_checkable
 class PlanTaker(Protocol):
-    """A target with a processor whose kernels run as planned, and are tuned by a simulator of it."""
+    """A target with an accelerator whose kernels run as planned, and are tuned on its simulator."""
 
     #: the machine beside which it stands, None if it stands alone
     host: Target | None
@@ -280,7 +280,7 @@ class Beside(Protocol):
 
 @runtime_checkable
 class NamedInPackages(Protocol):
-    """A target that packages call by another name than users, who may name a file."""
+    """A target whose name in packages differs from the one that users give, which may be a file."""
 
     #: that name: a file's content, not its place
     recorded: str
@@ -296,7 +296,8 @@ class Configurable(Protocol):
 
 @runtime_checkable
 class OfMachines(Protocol):
-    """A target for several machines, one of whose parameters names one: ``cuda:sm_90a`` is ``cuda:sm=sm_90a``."""
+    """A target for several machine types, which one of its parameters selects: ``cuda:sm_90a`` is
+    ``cuda:sm=sm_90a``."""
 
     #: the parameter
     machine_parameter: str
@@ -375,7 +376,7 @@ class Check:
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A target that can say whether it is in order here (`tilewright doctor`)."""
+    """A target with checks of its installation (`tilewright doctor`)."""
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
         """The checks by name; one that raises is a problem."""
@@ -554,7 +555,7 @@ def _described(name: str) -> Any:
 
 
 def _beside(name: str) -> Any:
-    """What a name behind a plus stands for."""
+    """The target of a name behind a plus."""
     plain = name.partition(":")[0]
     if (found := _described(name)) is not None:
         return found

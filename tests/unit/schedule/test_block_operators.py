@@ -99,7 +99,7 @@ def test_the_first_of_an_order(seed, form, machine):
         for value in (np.nan, np.inf, -0.0):
             x[numbers.random(shape) < 0.15] = value
     kernel, want = ops.top_k(shape, k, dtype, axis, largest), ops.first_of(x, k, axis, largest)
-    plans = [p for p in top_k.plans(top_k.TopKKernel(kernel), machine) if p.form == form and p.rows * p.units <= 64]
+    plans = [p for p in top_k.plans(top_k.TopKKernel(kernel), machine) if p.form == form and p.rows * p.threads <= 64]
     plan = draw.choice(plans)
     for got, _ in results(_with({"plan": plan.numbers}), kernel, {"x": x}, draw, machine, turns=1):
         assert np.array_equal(got["p"], want[1]) and np.array_equal(got["y"], want[0], equal_nan=dtype[0] == "f")

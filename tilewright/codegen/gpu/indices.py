@@ -48,7 +48,7 @@ class GpuIndices:
 
     @contextmanager
     def bind(self, var: str, value: Expr | int | str) -> Iterator[None]:
-        """Inside: a variable is a number, an expression, or a value of the code."""
+        """Within the context, a variable is a number, an expression, or an SSA value."""
         if isinstance(value, str):
             self.names[var] = value
             yield
@@ -59,13 +59,13 @@ class GpuIndices:
             del self.values[var]
 
     def known(self, e: Expr) -> Expr:
-        """The expression with what is known of its variables put in."""
+        """The expression with the known values of its variables substituted."""
         while mine := {v: x for v, x in self.values.items() if v in variables(e)}:  # values have variables too
             e = substitute(e, mine)
         return simplify(e, self.ranges)
 
     def index(self, e: Expr) -> str:
-        """An index as a value of 32 bits."""
+        """Emits an index as a 32-bit value."""
         return self._emit(self.known(e))
 
     def computed(self, e: Expr, moving: set[str], made: dict[Expr, Expr]) -> Expr:
@@ -92,12 +92,12 @@ class GpuIndices:
         return bounds(e, self.ranges)
 
     def place(self, b: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, int]:
-        """The flat place of an element: what varies, and a constant."""
+        """The flat offset of an element, as a variable part and a constant."""
         terms, constant = linear(self.known(flat(b, indices)))
         return from_linear(terms, 0, self.ranges), constant
 
     def step(self, b: Buffer, indices: tuple[Expr, ...], var: str) -> int | None:
-        """How far an element moves when a variable advances; None if that varies."""
+        """The stride of an element along a variable; None if it is not constant."""
         terms = linear(self.known(flat(b, indices)))[0]
         if any(t != Var(var) and var in variables(t) for t in terms):
             return None
@@ -118,7 +118,7 @@ class GpuIndices:
 
     @contextmanager
     def at_lane(self, var: str, i: int) -> Iterator[None]:
-        """Inside: a variable is this number."""
+        """Within the context, a variable is this number."""
         old = self.values.get(var)
         self.values[var] = Const(i, "index")
         yield

@@ -14,7 +14,7 @@ from .indices import GpuIndices
 
 @dataclass(frozen=True)
 class WideAccess:
-    """`width` neighbours of a buffer, `written` or read."""
+    """One access of `width` contiguous elements of a buffer, `written` or read."""
 
     buffer: str
     width: int

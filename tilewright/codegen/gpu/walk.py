@@ -109,7 +109,7 @@ class NestWalk(ABC):
 
     @contextmanager
     def only_first(self, kinds: Sequence[str]) -> Iterator[None]:
-        """Inside: only the first thread of each of these axes."""
+        """Within the context, only the first thread of each of these axes runs what is emitted."""
         if not kinds:
             yield
             return

@@ -163,7 +163,7 @@ class Producers:
             self.arrive(turn + s.extent - 1)
 
     def arrive(self, number: Expr) -> None:
-        """Say that a step is done: a lane of each warp does."""
+        """Signals that a step's data are consumed: one lane of each warp arrives at the barrier."""
         self.text.line(self.copies.fence)
         self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
         lane = self.text.op(f"urem i32 {self.core.names[self.units.lane]}, {self.units.warp}")
@@ -172,7 +172,7 @@ class Producers:
     # ---- registers
 
     def registers(self, s: For) -> tuple[int, int]:
-        """How many a thread keeps that begins copies, and one that computes; 0 if none change hands."""
+        """Registers of a producer thread and of a consumer thread; 0 where none are reallocated."""
         units = self.units
         if self.trade is None or self.trade.units != units.lanes or not last(self.core.nest.body, s):
             return 0, 0

@@ -32,7 +32,7 @@ def is_block(s: Stmt) -> bool:
 
 
 class InstructionLoop:
-    """A loop that is an instruction, or around some."""
+    """Emits the instructions of a loop that is an instruction, or contains only such loops."""
 
     def __init__(self, emitter: ChipProgramEmitter, s: For) -> None:
         self.e, self.s = emitter, s
@@ -109,7 +109,7 @@ class Loop:
 
 
 class InstructionTemplate:
-    """The loops of an instruction, read once: emitted again and again with other values of the loops around."""
+    """The loops of an instruction, analyzed once: emitted again for each iteration of the loops around it."""
 
     def __init__(self, emitter: ChipProgramEmitter, s: For, said: str) -> None:
         self.e = emitter

@@ -60,7 +60,7 @@ class ChipProgramEmitter:
         return ChipProgram(self.nest.name, {e: tuple(s) for e, s in self.streams.items()}, sizes)
 
     def placed(self) -> dict[str, int]:
-        """The first byte of each buffer on the chip: one after the other."""
+        """Allocates buffers on the chip: the first byte of each, one after the other."""
         found: dict[str, int] = {}
         used = dict.fromkeys(self.listing.memories, 0)
         for s in walk_stmts(self.nest.body):
@@ -79,7 +79,7 @@ class ChipProgramEmitter:
     # ---- expressions ----
 
     def compile(self, e: Expr) -> Callable[[Env], int]:
-        """An index expression as a function of the loops' values."""
+        """Compiles an index expression to a Python function of the loops' values."""
         if e not in self.compiled:
             self.compiled[e] = eval(f"lambda v: {self.python(e)}")
         return self.compiled[e]

@@ -24,7 +24,7 @@ _L = TypeVar("_L", bound="Layouts")
 
 @dataclass(frozen=True)
 class TilePlan:
-    """How a kernel is cut.
+    """A tiling of a kernel.
 
     `tiles`: the size of a tile along each loop (loops that are left out are taken whole). `order`: the loops over
     tiles, outer first; it says what stays on the chip. With the loops of sums innermost results stay; one further out

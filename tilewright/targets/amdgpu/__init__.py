@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import TargetStage
-from ..elsewhere import CrossCompiledRunner
+from ..elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -70,10 +70,8 @@ class AmdTarget:
 
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
-    def load(self, package: Package, threads: int) -> Any:
-        return CrossCompiledRunner(
-            self.name, "export it with Executable.export, and load its code object with HIP or HSA"
-        )
+    def load(self, package: Package, threads: int) -> Elsewhere:
+        return Elsewhere(self.name, "export it with Executable.export, and load its code object with HIP or HSA")
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The code object, model.json and weights.bin (`targets/gpu/files.py`)."""

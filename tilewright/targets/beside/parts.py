@@ -17,7 +17,7 @@ from ..base import Target
 
 @dataclass(frozen=True)
 class CallSegment:
-    """Consecutive calls of the host, as a program of their own, or one call of the other processor: number `first`."""
+    """Consecutive calls of the host, as a program of their own, or one call of the coprocessor: number `first`."""
 
     calls: tuple[Call, ...]
     program: Program | None
@@ -25,7 +25,7 @@ class CallSegment:
 
 
 def parts(program: Program, taken: Set[str]) -> Iterator[CallSegment]:
-    """The calls of a program in order, cut where the other processor begins and ends; `taken` are its symbols."""
+    """The calls of a program in order, cut where the coprocessor begins and ends; `taken` are its symbols."""
     for other, run in groupby(enumerate(program.calls), key=lambda c: c[1].symbol in taken):
         numbered = tuple(run)
         if other:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ...program.program import Call
 from ...support.aligned import aligned_empty
 from ...support.errors import UsageError
-from ..base import Context, Target, not_at_once
+from ..base import Context, ProgramRunner, Target, not_at_once
 from .parts import parts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Other(Protocol):
-    """The other processor, for one run at a time."""
+    """The coprocessor, for one run at a time."""
 
     def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
         """Run call `number` of the program on the bytes of its arguments, those that it writes change."""
@@ -38,7 +38,7 @@ class PartsRunner:
         self.package, self.threads = package, threads
         self.program = package.program
         self.parts = list(parts(self.program, taken))
-        self.runners: dict[int, Any] = {}
+        self.runners: dict[int, ProgramRunner] = {}
         for n, part in enumerate(self.parts):
             if part.program is not None:
                 if host is None:
@@ -49,7 +49,7 @@ class PartsRunner:
                 self.runners[n] = host.load(its, threads)
 
     def other(self) -> Other:
-        """The other processor, for one more context."""
+        """The coprocessor, for one more context."""
         raise NotImplementedError
 
     def context(self) -> PartsContext:
@@ -64,7 +64,7 @@ class PartsRunner:
 
 
 class PartsContext:
-    """Memory for one run at a time: the arena, the other processor, the host's contexts."""
+    """Memory for one run at a time: the arena, the coprocessor, the host's contexts."""
 
     enter = staticmethod(not_at_once)
 

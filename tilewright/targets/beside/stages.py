@@ -12,7 +12,7 @@ from ..base import Target, TargetStage
 
 @dataclass(frozen=True)
 class Taken(Scheduled):
-    """A kernel that the other processor runs; `tuned`: why a tuned plan is not used, None if there is none, nothing if
+    """A kernel that the coprocessor runs; `tuned`: why a tuned plan is not used, None if there is none, nothing if
     it is."""
 
     tuned: str | None = None
@@ -21,7 +21,7 @@ class Taken(Scheduled):
 def with_other(
     host: Target, assemble: Callable[[Any], None], doc: str, shown: Mapping[int, Callable[[Any], str]]
 ) -> tuple[TargetStage, ...]:
-    """The host's stages, on its own kernels; in the last one `assemble` makes the other processor's objects too.
+    """The host's stages, on its own kernels; in the last one `assemble` makes the coprocessor's objects too.
     `shown`: the text of those kernels at a level, behind the host's."""
     *before, last = host.stages()
     stages = [replace(s, run=_of_host(s.run, host), show=_shown(s, host, shown)) for s in before]
@@ -47,7 +47,7 @@ def _of_host(run: Callable[[Any], Any], host: Target) -> Callable[[Any], Any]:
 
 
 def host_part(state: Any, host: Target) -> Any:
-    """The state of a compilation without the other's kernels; what is made of the rest goes into the same tables."""
+    """The state of a compilation without the coprocessor's kernels; it shares the tables of results."""
     own = [n for n, s in state.schedules.items() if not isinstance(s, Taken)]
     tables = {t: {n: getattr(state, t)[n] for n in own} for t in ("kernels", "schedules", "nests")}
     return replace(state, target=host, description=host.describe(), **tables)

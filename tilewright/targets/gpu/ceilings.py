@@ -50,7 +50,7 @@ def measure(bench: CeilingBench, name: str) -> Ceilings:
 
 
 def rate(tried: Iterator[tuple[float, float]]) -> float:
-    """The best of work a second, over work and nanoseconds of kernels with more and more of it."""
+    """The best rate of work a second, over kernels with more and more of it."""
     best = 0.0
     for work, taken in tried:
         best = max(best, work / taken * 1e9)
@@ -78,14 +78,14 @@ class CeilingBench:
         return min(taken)
 
     def peak(self, chains: int) -> Iterator[tuple[float, float]]:
-        """Operations and time of multiply-adds."""
+        """Measures arithmetic: operations and time of multiply-adds."""
         for steps in _STEPS:
             text = _PEAK.format(u=_UNITS, b=_PEAK_BLOCKS, c=chains, steps=steps, n=_UNITS * _PEAK_BLOCKS)
             taken = self.nanoseconds(text, (_UNITS * _F32, _UNITS * _PEAK_BLOCKS * _F32))
             yield 2.0 * _UNITS * _PEAK_BLOCKS * chains * steps, taken
 
     def level(self, size: int, capacity: int | None) -> Level:
-        """Reading, writing and copying with so many bytes in use."""
+        """Measures bandwidth: reading, writing and copying with a working set of so many bytes."""
         name = "memory" if capacity is None else f"{size >> 20} MB"
         return Level(name, capacity, *(max(self.speeds(text, size)) for text in (_READ, _WRITE, _COPY)))
 

@@ -12,18 +12,18 @@ from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 
 
 class DeviceKernel(Protocol):
-    """A kernel as its device knows it. One with open sizes has a table of them as its last argument."""
+    """A compiled kernel. One with dynamic shapes has a table of sizes as its last argument."""
 
     @property
     def open(self) -> OpenLaunch | None:
         """What the host computes for each size, if there are open ones."""
 
     def at(self, launch: LaunchAt) -> DeviceKernel:
-        """The kernel as it is launched for a size."""
+        """The kernel with its launch parameters at a size."""
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of all threads, whose buffer is one more argument; 0 for none."""
+        """Bytes of scratch memory of all threads, whose buffer is one more argument; 0 for none."""
 
     def placed(self, arguments: Sequence[BufferSlice]) -> tuple[DeviceKernel, tuple[BufferSlice, ...]]:
         """The kernel of a call with these arguments, and those that it takes: outputs may be inputs that may be
@@ -85,7 +85,7 @@ class Device(Protocol):
 
     @property
     def version(self) -> str:
-        """Of its driver."""
+        """The driver's version."""
 
     def allocate(self, nbytes: int) -> Any:
         """A buffer of at least so many bytes; its memory goes when nobody has it any more."""
@@ -97,13 +97,13 @@ class Device(Protocol):
         """Copy the beginning of a buffer to a contiguous array of bytes."""
 
     def record(self, run: Run) -> Any:
-        """Make ready to run: kernels are compiled here."""
+        """Prepares a run: compiles its kernels, and records its commands."""
 
     def run(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run what was recorded, from and to these arrays of bytes; all is done when this returns."""
+        """Runs what was recorded, from and to these arrays of bytes, and waits until it is done."""
 
     def run_timed(self, recorded: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> StepTimes:
-        """The same, with the time of every step."""
+        """`run` with the time of every step."""
 
     def check_clock(self) -> None:
         """UsageError if the device cannot time its kernels."""
@@ -114,4 +114,4 @@ class Device(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether the driver has given the device up: all calls say so, and another one has to be opened."""
+        """Whether the device was lost: all calls fail, and it has to be opened again."""

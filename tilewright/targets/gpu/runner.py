@@ -87,7 +87,7 @@ class GpuContext:
         self.prepare()
 
     def prepare(self) -> None:
-        """Have memory, and record the run."""
+        """Allocates memory, and records the run."""
         program, device, runner = self.program, self.device, self.runner
         self.spaces = {
             "input": [device.allocate(t.nbytes) for t in program.inputs],
@@ -157,7 +157,7 @@ class GpuContext:
             state.done(info.swapped)
 
     def judge(self) -> None:
-        """Runs do not differ."""
+        """Nothing to adapt: runs do not differ."""
 
     def close(self) -> None:
         """Buffers go with the context."""

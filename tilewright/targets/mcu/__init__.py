@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import Emulated, TargetStage
-from ..elsewhere import CrossCompiledRunner
+from ..elsewhere import Elsewhere
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class McuTarget:
     def check(self, description: dict[str, Any]) -> None:
         """A package may be loaded anywhere: to look at it, to export it, to emulate it."""
 
-    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
-        return CrossCompiledRunner(
+    def load(self, package: Package, threads: int) -> Elsewhere:
+        return Elsewhere(
             self.name,
             "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
         )

@@ -9,7 +9,7 @@ from ...schedule.machine import Machine
 
 
 class Machines(Machine):
-    """What passes of the graph and fusion ask of a combination; each kernel is scheduled by the record of its own
+    """The record that graph passes and fusion see for a combination; each kernel is scheduled by the record of its own
     device. Buffers lie as all of them want."""
 
     def __init__(self, first: Machine, others: Sequence[Machine]) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from ...program.program import BufferRef
 from ...program.states import StateBuffers
 from ...support.aligned import address, aligned_empty
-from ..base import not_at_once
+from ..base import ProgramRunner, not_at_once
 from ..gpu.constants import Uploaded, uploaded
-from ..gpu.device import Device
+from ..gpu.device import Device, DeviceKernel
 from ..gpu.states import DeviceState
 from .memory import DeviceMemory
 from .segments import BOUNCE, HOST, Segment, bounces, host_program, segments
@@ -52,14 +52,14 @@ class SeveralRunner:
         self.package, self.program, self.target, self.asked = package, package.program, target, threads
         self.states = StateBuffers(package.program.states) if states is None else states
         self.segments = segments(self.program)
-        self.hosts: dict[int, Any] = {}
+        self.hosts: dict[int, ProgramRunner] = {}
         for n, segment in enumerate(self.segments):
             if segment.device == HOST and segment.symbols:
                 made = self.on_host(n, segment)
                 self.hosts[n] = made.timed() if timed else made
         #: of the host; devices have one each
         self.threads = max((r.threads for r in self.hosts.values()), default=1)
-        self.kernels: dict[int, dict[str, Any]] = {}
+        self.kernels: dict[int, dict[str, DeviceKernel]] = {}
         for segment in self.segments:
             for symbol in segment.symbols if segment.device != HOST else ():
                 known = self.kernels.setdefault(segment.device, {})
@@ -69,7 +69,7 @@ class SeveralRunner:
         self.devices: dict[int, Device] = {}
         self.beginning = threading.Lock()
 
-    def on_host(self, number: int, segment: Segment) -> Any:
+    def on_host(self, number: int, segment: Segment) -> ProgramRunner:
         """One of the host's segments, loaded."""
         host, head = self.target.host, f"part{number}/"
         assert host is not None

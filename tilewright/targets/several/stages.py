@@ -36,7 +36,7 @@ def add(state: Any, own: Any) -> None:
 
 
 def stages(members: Sequence[tuple[str, Target]]) -> tuple[TargetStage, ...]:
-    """Emission, and what comes behind it: targets whose drivers compile texts have nothing to do there."""
+    """Code emission and the stages after it: targets whose drivers compile source have nothing to do there."""
     doc = f"each device's own: {', '.join(name for name, _ in members)}"
     return tuple(
         TargetStage(name, level, f"{what}, {doc}", _run(members, level), _show(members, level))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, R
 from ..gpu.device import StepTimes
 from .segments import Segment
 
+if TYPE_CHECKING:
+    from ..base import ProgramRunner
+
 
 class RunClock:
-    """Fills the stamps of one run; one of 0 would mean that there is none."""
+    """Merges the clocks of the devices into the time stamps of one run; a stamp of 0 would mean that there is none."""
 
     def __init__(self, stamps: Stamps, threads: int, calls: int) -> None:
         stamps.check(threads, calls)
@@ -46,7 +49,7 @@ class RunClock:
         for (number, _), (first, last) in zip(segment.calls, run().steps, strict=True):
             self.stamp(0, number, begin + first, begin + last)
 
-    def host(self, runner: Any, segment: Segment, run: Callable[[Stamps], None]) -> None:
+    def host(self, runner: ProgramRunner, segment: Segment, run: Callable[[Stamps], None]) -> None:
         """The calls of one of the host's segments, by the stamps that its own code writes."""
         begin, own = self.now(), Stamps(runner.threads, len(segment.calls))
         run(own)

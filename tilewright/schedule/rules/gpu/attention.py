@@ -79,7 +79,7 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
     if s.sample_choice("share_keys", (True, False), together.rows <= few):
         found = attention_keys.shares(together, machine)
         if not found:
-            return "the units of no block have room for its queries"
+            return "the threads of no block have room for its queries"
         best = min(found, key=lambda t: attention_keys.cost(attention_keys.with_warps(t, machine), together, machine))
         share = attention_keys.KeySplit(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
         by_warps = attention_keys.with_warps(share, machine)

@@ -27,12 +27,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "its sizes are open, or it has no elements"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     sizes, usual = block_sizes(machine)
-    units = asking.sample_choice("units", sizes, min(usual, 128))
-    body = joined(kernel, spread_out(made.count, units, "element", machine, made.element))
+    threads = asking.sample_choice("units", sizes, min(usual, 128))
+    body = joined(kernel, spread_out(made.count, threads, "element", machine, made.element))
     if isinstance(body, str):
         return body
     s = Schedule(kernel, machine, body=body, decisions=decisions)
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
-    s.plan = f"{made.parts} parts, an element on each of {units} units"
+    s.plan = f"{made.parts} parts, an element on each of {threads} threads"
     return s

@@ -55,7 +55,7 @@ class KeySplit:
     reads at once, and how often to have all of a key and all of a value. `warps`: those that teams are parts of, if
     they go along the keys each for itself."""
 
-    units: int
+    threads: int
     team: int
     rows: int
     keys: int
@@ -66,11 +66,11 @@ class KeySplit:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return self.units, self.team, self.rows, self.keys, self.lanes, self.depth, self.width
+        return self.threads, self.team, self.rows, self.keys, self.lanes, self.depth, self.width
 
     @property
     def teams(self) -> int:
-        return self.units // self.team
+        return self.threads // self.team
 
     @property
     def columns(self) -> int:
@@ -80,16 +80,15 @@ class KeySplit:
     @property
     def room(self) -> int:
         """Numbers that threads exchange at one time."""
-        return max(self.rows * self.keys * self.units, self.teams * self.columns)
+        return max(self.rows * self.keys * self.threads, self.teams * self.columns)
 
     def sums(self) -> int:
         """Numbers that a thread keeps."""
         return self.rows * (self.depth + self.width) * self.lanes + self.rows * self.keys
 
     def __str__(self) -> str:
-        return (
-            f"{self.rows} queries on {self.units} units, whose {self.teams} teams have {self.keys} keys each at a time"
-        )
+        each = f"whose {self.teams} teams have {self.keys} keys each at a time"
+        return f"{self.rows} queries on {self.threads} threads, {each}"
 
 
 def shares(o: Operands, machine: Machine) -> list[KeySplit]:
@@ -101,13 +100,13 @@ def shares(o: Operands, machine: Machine) -> list[KeySplit]:
     while s.depth % lanes or s.width % lanes:
         lanes //= 2
     made = []
-    for units in [u for u in UNITS if u <= (block.limit or 1)]:
+    for threads in [u for u in UNITS if u <= (block.limit or 1)]:
         for team in TEAMS:
             once = team * lanes
             depth, width = -(-s.depth // once), -(-s.width // once)
             for rows in [r for r in ROWS if r < 2 * o.rows]:
-                made += [KeySplit(units, team, rows, keys, lanes, depth, width) for keys in KEYS]
-    room = [x for x in made if 4 * (x.room + x.units) <= memory.bytes]
+                made += [KeySplit(threads, team, rows, keys, lanes, depth, width) for keys in KEYS]
+    room = [x for x in made if 4 * (x.room + x.threads) <= memory.bytes]
     most = max(FEW_SUMS, machine.vector_registers // 2)
     return [x for x in room if x.sums() <= most] or sorted(room, key=KeySplit.sums)[:1]
 
@@ -115,7 +114,7 @@ def shares(o: Operands, machine: Machine) -> list[KeySplit]:
 def with_warps(t: KeySplit, machine: Machine) -> KeySplit:
     """The same by warps, where that can be."""
     w = warps_of(machine)
-    return t if w is None or w.lanes % t.team or t.units % w.lanes else replace(t, warps=w)
+    return t if w is None or w.lanes % t.team or t.threads % w.lanes else replace(t, warps=w)
 
 
 def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
@@ -128,14 +127,14 @@ def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
     busiest = -(-blocks // count)
     steps = -(-typical(s.keys) // (t.teams * t.keys))
     parts = (t.depth + t.width) * t.lanes
-    of_block = steps * t.keys * t.units * parts * nbytes
-    resident = min(2 * block.limit // t.units, block.limit * 64 // (t.units * (t.sums() + OTHER_REGISTERS))) or 1
-    on_way = min(busiest, resident) * t.units * min(t.keys * t.depth, ON_WAY) * t.lanes * nbytes
+    of_block = steps * t.keys * t.threads * parts * nbytes
+    resident = min(2 * block.limit // t.threads, block.limit * 64 // (t.threads * (t.sums() + OTHER_REGISTERS))) or 1
+    on_way = min(busiest, resident) * t.threads * min(t.keys * t.depth, ON_WAY) * t.lanes * nbytes
     read = max(blocks * of_block / count, busiest * of_block / min(on_way / machine.flight_bytes, ALONE))
     each = t.keys * parts * (t.rows + 1) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
     each += 2 * MEETING if t.warps is None else MEETING // 4
-    last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.units) * t.teams + 3 * MEETING)
-    computed = busiest * t.units * (steps * each + last) / OPERATIONS
+    last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.threads) * t.teams + 3 * MEETING)
+    computed = busiest * t.threads * (steps * each + last) / OPERATIONS
     return max(read, computed) + min(read, computed) / 4
 
 
@@ -152,10 +151,10 @@ class Shared:
 
     def nest(self) -> Stmt:
         t = self.t
-        u = t.units
+        u = t.threads
         buffers = [
             Buffer("told", (t.room,), F32, self.memory),
-            Buffer("told_total", (t.units,), F32, self.memory),
+            Buffer("told_total", (t.threads,), F32, self.memory),
             own("query", F32, u, t.rows, t.depth, t.lanes),
             own("sums", F32, u, t.rows, t.width, t.lanes),
             own("piece", F32, u, t.lanes),
@@ -163,10 +162,10 @@ class Shared:
             *(own(n, F32, u, t.rows) for n in ("top", "total", "best", "shrink", "dot")),
         ]
         meet = Barrier(t.warps.barrier if t.warps else BLOCK)
-        steps = [self.unit("dot", self.dots, skipped=True), meet]
-        steps += [self.unit("step", self.grown, skipped=True), meet]
+        steps = [self.thread("dot", self.dots, skipped=True), meet]
+        steps += [self.thread("step", self.grown, skipped=True), meet]
         along = seq(
-            self.unit("begin", self.begin),
+            self.thread("begin", self.begin),
             on("serial", "step", -(-self.s.keys // self.each), *steps),
         )
         body = seq(self.of_warps(along), Barrier(BLOCK) if t.warps else None, *self.finish())
@@ -174,19 +173,19 @@ class Shared:
 
     # ---- places
 
-    def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
+    def thread(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
         """What each thread does, or each of a warp."""
         w, u = self.t.warps, Var(f"u_{name}")
         number = u if w is None else Var("w") * w.lanes + u
         made = only_if(self.reached if skipped else None, body(number))
-        return on("block.x", u.name, self.t.units, made) if w is None else on(w.inner, u.name, w.lanes, made)
+        return on("block.x", u.name, self.t.threads, made) if w is None else on(w.inner, u.name, w.lanes, made)
 
     def of_warps(self, body: Stmt) -> Stmt:
         w = self.t.warps
-        return body if w is None else on(w.outer, "w", self.t.units // w.lanes, body)
+        return body if w is None else on(w.outer, "w", self.t.threads // w.lanes, body)
 
-    def all_units(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
-        return self.of_warps(self.unit(name, body))
+    def all_threads(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
+        return self.of_warps(self.thread(name, body))
 
     def key(self, u: Expr) -> Expr:
         """The i-th of a team's keys in this step: keys beside each other are different teams'."""
@@ -240,7 +239,7 @@ class Shared:
         t = self.t
         product = mul(self.mine("query", u, "r", "a", "m"), self.mine("piece", u, "m"))
         put = folded("dot", (u, Var("r")), add, product, "multiply")
-        told = ((Var("i") * t.rows + Var("r")) * t.units + u,)
+        told = ((Var("i") * t.rows + Var("r")) * t.threads + u,)
         return unrolled(
             [("i", t.keys)],
             self.rows(store("dot", (u, Var("r")), self.s.number(0.0), "clear")),
@@ -256,7 +255,7 @@ class Shared:
         """Scores, the weights that follow, and the values with them."""
         t, zero = self.t, self.s.number(0.0)
         r, at = (u, Var("r")), (u, Var("r"), Var("i"))
-        parts = Load("told", ((Var("i") * t.rows + Var("r")) * t.units + u // t.team * t.team + Var("other"),), F32)
+        parts = Load("told", ((Var("i") * t.rows + Var("r")) * t.threads + u // t.team * t.team + Var("other"),), F32)
         score = self.o.score(self.mine("scores", u, "r", "i"), self.first + Var("r"), self.key(u), (t.rows, self.each))
         best, shrink = self.mine("best", u, "r"), self.mine("shrink", u, "r")
         scores = self.rows(
@@ -292,10 +291,10 @@ class Shared:
         t = self.t
 
         def tell(u: Expr) -> Stmt:
-            return self.rows(store("told", (Var("r") * t.units + u,), self.mine("top", u, "r"), "tell_top"))
+            return self.rows(store("told", (Var("r") * t.threads + u,), self.mine("top", u, "r"), "tell_top"))
 
         def weigh(u: Expr) -> Stmt:
-            told = Load("told", (Var("r") * t.units + Var("g") * t.team,), F32)
+            told = Load("told", (Var("r") * t.threads + Var("g") * t.team,), F32)
             r, best = (u, Var("r")), self.mine("best", u, "r")
             return self.rows(
                 store("best", r, self.mine("top", u, "r"), "best_of_all"),
@@ -303,11 +302,16 @@ class Shared:
                 store("shrink", r, exp_of(self.mine("top", u, "r"), best), "share"),
             )
 
-        one = [self.all_units("tell", self.told), Barrier(BLOCK), self.all_units("write", self.written), Barrier(BLOCK)]
-        return [
-            self.all_units("top", tell),
+        one = [
+            self.all_threads("tell", self.told),
             Barrier(BLOCK),
-            self.all_units("weigh", weigh),
+            self.all_threads("write", self.written),
+            Barrier(BLOCK),
+        ]
+        return [
+            self.all_threads("top", tell),
+            Barrier(BLOCK),
+            self.all_threads("weigh", weigh),
             Barrier(BLOCK),
             on("unroll", "r", t.rows, *one),
         ]
@@ -325,12 +329,12 @@ class Shared:
     def written(self, u: Expr) -> Stmt:
         """The results of a query."""
         t, s, zero = self.t, self.s, self.s.number(0.0)
-        column, row, r = Var("n") * t.units + u, self.first + Var("r"), (u, Var("r"))
+        column, row, r = Var("n") * t.threads + u, self.first + Var("r"), (u, Var("r"))
         total = on(
             "serial", "g", t.teams, folded("total", r, add, Load("told_total", (Var("g") * t.team,), F32), "add_total")
         )
         value = Load("told", (Var("g") * t.columns + column,), F32)
-        inside = all_of([within(column, s.width, t.units), within(row, self.o.rows, t.rows)])
+        inside = all_of([within(column, s.width, t.threads), within(row, self.o.rows, t.rows)])
         result: Expr = self.mine("dot", u, "r")
         beside = None
         if s.told:
@@ -346,6 +350,6 @@ class Shared:
         return seq(
             store("total", r, zero, "clear_total"),
             total,
-            on("serial", "n", -(-s.width // t.units), only_if(inside, each)),
+            on("serial", "n", -(-s.width // t.threads), only_if(inside, each)),
             beside,
         )

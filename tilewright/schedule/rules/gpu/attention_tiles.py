@@ -58,23 +58,23 @@ class AttentionTile:
 
     rows: int
     keys: int
-    unit_rows: int
+    thread_rows: int
     across: int
     depth: int
     values: int
-    unit_columns: int
+    thread_columns: int
 
     @property
-    def units(self) -> int:
-        return self.rows // self.unit_rows * self.across
+    def threads(self) -> int:
+        return self.rows // self.thread_rows * self.across
 
     @property
-    def unit_keys(self) -> int:
+    def thread_keys(self) -> int:
         return self.keys // self.across
 
     @property
     def columns(self) -> int:
-        return self.unit_columns * self.across
+        return self.thread_columns * self.across
 
     @property
     def numbers(self) -> int:
@@ -90,19 +90,19 @@ class AttentionTile:
     def fits(self, machine: Machine) -> bool:
         block, memory = axis(machine, BLOCK), shared(machine)
         assert block is not None and memory is not None
-        sums = self.unit_rows * (self.unit_keys + self.unit_columns)
+        sums = self.thread_rows * (self.thread_keys + self.thread_columns)
         return (
-            self.across <= self.units <= (block.limit or 1)
-            and self.unit_keys * self.across == self.keys
+            self.across <= self.threads <= (block.limit or 1)
+            and self.thread_keys * self.across == self.keys
             and sums <= max(FEW_SUMS, machine.vector_registers // 2)
             and 4 * (self.numbers + self.depth * (self.rows + 1)) <= memory.bytes
         )
 
     def __str__(self) -> str:
         return (
-            f"tiles of {self.rows} queries by {self.keys} keys on {self.units} units, {self.unit_rows} x "
-            f"{self.unit_keys} scores and {self.unit_rows} x {self.unit_columns} results each, {self.depth} steps of "
-            f"the depth and values of {self.values} keys in shared memory"
+            f"tiles of {self.rows} queries by {self.keys} keys on {self.threads} threads, "
+            f"{self.thread_rows} x {self.thread_keys} scores and {self.thread_rows} x {self.thread_columns} results "
+            f"each, {self.depth} steps of the depth and values of {self.values} keys in shared memory"
         )
 
 
@@ -129,13 +129,13 @@ def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
     parts = -(-s.width // t.columns)
     blocks = -(-typical(o.rows) // t.rows) * parts * o.heads * typical(s.batch)
     steps, depth = -(-typical(s.keys) // t.keys), -(-s.depth // t.depth) * t.depth
-    r, c, e = t.unit_rows, t.unit_keys, t.unit_columns
+    r, c, e = t.thread_rows, t.thread_keys, t.thread_columns
     brought = t.keys * (s.depth + t.columns)
     brought += t.rows * s.depth if t.query_depth(s.depth, memory.bytes) < depth else 0
-    each = depth * (r * c + r + c) + t.keys * (r * e + r + e) + FAR * brought / t.units
+    each = depth * (r * c + r + c) + t.keys * (r * e + r + e) + FAR * brought / t.threads
     each += r * (t.across + EXPONENTIAL * (c + 1) + e)
     each += MEETING * (2 * (depth // t.depth) + 2 * (t.keys // t.values))
-    return max(blocks * t.units, machine.cores, AT_ONCE) * steps * each * max(32 / t.units, 1.0)
+    return max(blocks * t.threads, machine.cores, AT_ONCE) * steps * each * max(32 / t.threads, 1.0)
 
 
 def numbers(t: AttentionTile) -> tuple[int, ...]:
@@ -159,16 +159,16 @@ class Tiled:
         self.reached = o.reached(self.step * t.keys, self.first, t.rows)
 
     def nest(self) -> Stmt:
-        t, u = self.t, self.t.units
+        t, u = self.t, self.t.threads
         piece = max(t.depth * (t.keys + 1), t.values * t.columns)
         buffers = [
             Buffer("queries", (self.query_depth, t.rows + 1), F32, self.memory),
             Buffer("piece", (piece,), F32, self.memory),
             Buffer("weights", (t.rows, t.keys + 1), F32, self.memory),
             Buffer("told", (t.rows, t.across), F32, self.memory),
-            own("sums", F32, u, t.unit_rows, t.unit_columns),
-            own("scores", F32, u, t.unit_rows, t.unit_keys),
-            *(own(n, F32, u, t.unit_rows) for n in ("top", "total", "best", "shrink")),
+            own("sums", F32, u, t.thread_rows, t.thread_columns),
+            own("scores", F32, u, t.thread_rows, t.thread_keys),
+            *(own(n, F32, u, t.thread_rows) for n in ("top", "total", "best", "shrink")),
         ]
         steps = on("serial", "step", -(-self.s.keys // t.keys), *self.scores(), *self.grown(), *self.weighted())
         queries = self.bring_queries(Const(0, "index"), self.query_depth) if self.once else None
@@ -178,14 +178,14 @@ class Tiled:
 
     # ---- places
 
-    def unit(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
+    def thread(self, name: str, body: Callable[[Expr], Stmt], *, skipped: bool = False) -> For:
         """What each thread does; nothing if it may be `skipped` and no query of the tile sees these keys."""
         u = Var(f"u_{name}")
-        return on("block.x", u.name, self.t.units, only_if(self.reached if skipped else None, body(u)))
+        return on("block.x", u.name, self.t.threads, only_if(self.reached if skipped else None, body(u)))
 
     def row(self, u: Expr) -> Expr:
         """Of a thread's row r, within the tile."""
-        return u // self.t.across * self.t.unit_rows + Var("r")
+        return u // self.t.across * self.t.thread_rows + Var("r")
 
     def key(self, u: Expr) -> Expr:
         return u % self.t.across + Var("c") * self.t.across
@@ -194,13 +194,13 @@ class Tiled:
         return Load(name, (u, *(Var(x) for x in at)), F32)
 
     def rows(self, *body: Stmt) -> Stmt:
-        return unrolled([("r", self.t.unit_rows)], *body)
+        return unrolled([("r", self.t.thread_rows)], *body)
 
     def row_keys(self, *body: Stmt) -> Stmt:
-        return unrolled([("c", self.t.unit_keys)], *body)
+        return unrolled([("c", self.t.thread_keys)], *body)
 
     def columns(self, *body: Stmt) -> Stmt:
-        return unrolled([("e", self.t.unit_columns)], *body)
+        return unrolled([("e", self.t.thread_columns)], *body)
 
     # ---- steps
 
@@ -214,7 +214,7 @@ class Tiled:
                 self.columns(store("sums", (*r, Var("e")), zero, "begin")),
             )
 
-        return self.unit("begin", body)
+        return self.thread("begin", body)
 
     def spread(
         self, name: str, count: int, at: Callable[[Expr], tuple[str, tuple[Expr, ...], Expr]], *, skipped: bool = False
@@ -222,12 +222,12 @@ class Tiled:
         """Divide `count` places of shared memory among the threads."""
 
         def body(u: Expr) -> Stmt:
-            place = Var(f"n_{name}") * self.t.units + u
+            place = Var(f"n_{name}") * self.t.threads + u
             buffer, index, value = at(place)
-            put = only_if(within(place, count, self.t.units), store(buffer, index, value, f"bring_{name}"))
-            return on("serial", f"n_{name}", -(-count // self.t.units), put)
+            put = only_if(within(place, count, self.t.threads), store(buffer, index, value, f"bring_{name}"))
+            return on("serial", f"n_{name}", -(-count // self.t.threads), put)
 
-        return self.unit(name, body, skipped=skipped)
+        return self.thread(name, body, skipped=skipped)
 
     def bring_queries(self, chunk: Expr, depth: int) -> Stmt:
         """A piece of the queries from `chunk` steps of the depth on, times the scale."""
@@ -262,8 +262,8 @@ class Tiled:
 
         brought = [] if self.once else [self.bring_queries(chunk, t.depth)]
         brought.append(self.spread("k", t.depth * t.keys, at, skipped=True))
-        steps = [*brought, Barrier(BLOCK), self.unit("multiply", multiply, skipped=True)]
-        cleared = self.unit("clear", clear)
+        steps = [*brought, Barrier(BLOCK), self.thread("multiply", multiply, skipped=True)]
+        cleared = self.thread("clear", clear)
         if self.chunks == 1:
             return [cleared, *steps]
         return [cleared, on("serial", "chunk", self.chunks, *steps, Barrier(BLOCK))]
@@ -303,7 +303,7 @@ class Tiled:
                 ),
             )
 
-        return [self.unit("tell", tell, skipped=True), Barrier(BLOCK), self.unit("weigh", weigh, skipped=True)]
+        return [self.thread("tell", tell, skipped=True), Barrier(BLOCK), self.thread("weigh", weigh, skipped=True)]
 
     def weighted(self) -> list[Stmt]:
         """The sums of the values with their weights."""
@@ -323,7 +323,7 @@ class Tiled:
             return on("serial", "j", t.values, self.rows(self.columns(put)))
 
         brought = self.spread("v", t.values * t.columns, at, skipped=True)
-        steps = [brought, Barrier(BLOCK), self.unit("sum", weigh, skipped=True), Barrier(BLOCK)]
+        steps = [brought, Barrier(BLOCK), self.thread("sum", weigh, skipped=True), Barrier(BLOCK)]
         return steps if pieces == 1 else [on("serial", "part", pieces, *steps)]
 
     def finish(self) -> list[Stmt]:
@@ -353,7 +353,7 @@ class Tiled:
                 self.columns(only_if(inside, o.write(row, column, value))),
             )
 
-        return [self.unit("told", tell), Barrier(BLOCK), self.unit("write", write)]
+        return [self.thread("told", tell), Barrier(BLOCK), self.thread("write", write)]
 
 
 __all__ = ["Op", "AttentionTile", "Tiled", "cost", "numbers", "tiles"]

@@ -49,7 +49,7 @@ class Instructions:
     load: str
     fold: str
     team: str
-    unit: str
+    thread: str
     lanes: int
 
 
@@ -57,10 +57,10 @@ def together(scores: WarpProduct, results: WarpProduct, load: WarpLoad | None, m
     """The instructions with the axes of their memory; None if rows of that are not folded."""
     fold = next((x for x in machine.warp_folds if x.memory == scores.memory), None)
     memory = next((m for m in machine.memories if m.name == scores.memory), None)
-    unit = find_axis(machine, memory.shared_by[0]) if memory is not None and memory.shared_by else None
-    if fold is None or unit is None or not unit.inside or not unit.limit:
+    thread = find_axis(machine, memory.shared_by[0]) if memory is not None and memory.shared_by else None
+    if fold is None or thread is None or not thread.inside or not thread.limit:
         return None
-    return Instructions(scores, results, load.name if load else "", fold.name, unit.inside, unit.name, unit.limit)
+    return Instructions(scores, results, load.name if load else "", fold.name, thread.inside, thread.name, thread.limit)
 
 
 def factors_dtype(o: Operands) -> str | None:
@@ -143,12 +143,14 @@ class Brought:
     def copy(self, stage: Expr, source: Callable[[Expr, Expr], Expr]) -> Stmt:
         """Loops of all lanes over a tile."""
         w, of = self.w, f"_{self.name}"
-        units, pieces = w.plan.teams * w.own.lanes, self.columns // _LANES
-        place = Var(f"n{of}") * units + w.team * w.own.lanes + Var(f"u{of}")
+        threads, pieces = w.plan.teams * w.own.lanes, self.columns // _LANES
+        place = Var(f"n{of}") * threads + w.team * w.own.lanes + Var(f"u{of}")
         row, piece, x = place // pieces, place % pieces, Var(f"x{of}")
         put = store(self.name, self.place(stage, row, piece, x), source(row, piece * _LANES + x), f"bring{of}")
-        body = on("serial", f"n{of}", self.rows * self.columns // (units * _LANES), on("vector", f"x{of}", _LANES, put))
-        return w.teams(on(w.own.unit, f"u{of}", w.own.lanes, body))
+        body = on(
+            "serial", f"n{of}", self.rows * self.columns // (threads * _LANES), on("vector", f"x{of}", _LANES, put)
+        )
+        return w.teams(on(w.own.thread, f"u{of}", w.own.lanes, body))
 
     def boxes(self, stage: Expr, source: Callable[[Expr, Expr], Expr]) -> Stmt:
         """The same as boxes that an engine of the machine copies."""

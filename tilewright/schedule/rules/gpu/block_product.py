@@ -95,7 +95,7 @@ class BlockWriter(GemvWriter):
         self.s, self.w, self.m, self.t = s, w, w.matrix, t
         self.tile, self.step = Var("tile"), Var("step")
         self.zero, self.add = Const(0.0, F32), "addf"
-        u, rows = t.units, w.rows
+        u, rows = t.threads, w.rows
 
         def own(name: str, dtype: str, *shape: int) -> Buffer:
             return Buffer(name, (u, *shape), dtype, "register")
@@ -126,7 +126,7 @@ class BlockWriter(GemvWriter):
             run, there = self.clamped(run, m.steps // m.run, inside)
             return on("unroll", "h", count, self.of_run(u, x, run, there))
 
-        return self.unit(name, body)
+        return self.thread(name, body)
 
     def of_run(self, u: Expr, x: Expr, run: Expr, there: Expr | None) -> Stmt:
         w, t, m = self.w, self.t, self.m
@@ -191,13 +191,13 @@ class BlockWriter(GemvWriter):
     def written(self, u: Expr) -> Stmt:
         t, m, w = self.t, self.m, self.w
         across = w.rows * t.columns
-        c = Var("n_out") * t.units + u
+        c = Var("n_out") * t.threads + u
         column = self.tile * t.columns + (c % t.columns if w.rows > 1 else c)
         row = c // t.columns if w.rows > 1 else index(0)
         made = self.total([self.told(index(i), c) for i in range(self.left)])
         put = w.read.write(w.out, (row, column), made, "out")
-        inside = all_of([within(c, across, t.units), within(column, m.columns, t.columns)])
-        return on("serial", "n_out", -(-across // t.units), only_if(inside, put))
+        inside = all_of([within(c, across, t.threads), within(column, m.columns, t.columns)])
+        return on("serial", "n_out", -(-across // t.threads), only_if(inside, put))
 
 
 def _at(x: Load, v: Var, place: Expr) -> Load:

@@ -45,31 +45,31 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     limit = (block.limit if block is not None else None) or 1
     sizes = [1 << i for i in range(limit.bit_length()) if 1 << i < 2 * -(-prod(shape) // RUN)]
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    units = asking.sample_choice("units", sizes, sizes[-1])
-    body = joined(kernel, _Places(kernel, units, machine).nest())
+    threads = asking.sample_choice("units", sizes, sizes[-1])
+    body = joined(kernel, _Places(kernel, threads, machine).nest())
     if isinstance(body, str):
         return body
     s = Schedule(kernel, machine, body=body, decisions=decisions)
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
-    s.plan = f"one block of {units} units, {RUN} neighbours each"
+    s.plan = f"one block of {threads} threads, {RUN} neighbours each"
     return s
 
 
 class _Places(Access):
     """The nest of ``tw.non_zero``."""
 
-    def __init__(self, kernel: Kernel, units: int, machine: Machine) -> None:
+    def __init__(self, kernel: Kernel, threads: int, machine: Machine) -> None:
         super().__init__(kernel)
         self.x, (self.out, self.number) = self.operand(0), self.opaque.results
-        self.sizes, self.units = self.shape(self.x), units
+        self.sizes, self.threads = self.shape(self.x), threads
         self.size = prod(self.sizes)
-        self.team = BlockRows(machine, 1, 1, units, along=True)
+        self.team = BlockRows(machine, 1, 1, threads, along=True)
         self.flags = self.team.own("flags", _COUNT, RUN)
         self.found, self.before, self.whole, self.carry, self.next = (
             self.team.own(n, _COUNT) for n in ("found", "before", "whole", "carry", "next")
         )
-        self.pieces = -(-self.size // (units * RUN))
+        self.pieces = -(-self.size // (threads * RUN))
 
     def nest(self) -> Stmt:
         t = self.team
@@ -92,7 +92,7 @@ class _Places(Access):
 
     def at(self, x: Expr, v: int) -> Expr:
         piece = Var("piece") if self.pieces > 1 else index(0)
-        return (piece * self.units + x) * RUN + v
+        return (piece * self.threads + x) * RUN + v
 
     def look(self, x: Expr) -> Stmt:
         """Which of a thread's run are not zero, and how many."""
@@ -104,7 +104,7 @@ class _Places(Access):
                 wanted: Expr = Op("cmpf.une", (value, Const(0.0, value.dtype)), "i1")
             else:
                 wanted = value if value.dtype == "i1" else Op("cmpi.ne", (value, Const(0, value.dtype)), "i1")
-            cond = within(self.at(x, v), self.size, self.pieces * self.units * RUN)
+            cond = within(self.at(x, v), self.size, self.pieces * self.threads * RUN)
             flag = select(guarded(cond, wanted, Const(False, "i1")), Const(1, _COUNT), Const(0, _COUNT))
             place = (self.team.row, x, index(v))
             steps.append(store(self.flags.name, place, flag, "flag"))
@@ -127,13 +127,13 @@ class _Places(Access):
 
     def rest(self, x: Expr) -> Stmt:
         """Zeros behind the last place, and the number of places, which the first thread writes."""
-        steps = -(-self.size // self.units)
-        i = Var("z") * self.units + x if steps > 1 else x
+        steps = -(-self.size // self.threads)
+        i = Var("z") * self.threads + x if steps > 1 else x
         behind = Op("cmpi.sge", (Op("index_cast", (i,), _COUNT), self.reg("carry", x)), "i1")
         puts = seq(*(store(self.out, (index(d), i), Const(0, _PLACE), "rest") for d in range(len(self.sizes))))
-        one = only_if(within(i, self.size, steps * self.units), If(behind, puts))
+        one = only_if(within(i, self.size, steps * self.threads), If(behind, puts))
         total = store(self.number, (), Op("extsi", (self.reg("carry", x),), _PLACE), "count")
-        first = only_if(Op("cmpi.eq", (x, index(0)), "i1") if self.units > 1 else None, total)
+        first = only_if(Op("cmpi.eq", (x, index(0)), "i1") if self.threads > 1 else None, total)
         return seq(loop("z", steps, one) if steps > 1 else one, first)
 
 

@@ -78,7 +78,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:
-    """Who writes the nest: by what the machine has."""
+    """Selects the class that writes the nest, by the instructions of the machine."""
     from .contraction_bytes import ByteWriter, instruction
     from .contraction_vectors import VectorWriter
 
@@ -186,18 +186,18 @@ class ContractionTile:
 
     rows: int
     columns: int
-    unit_rows: int
-    unit_columns: int
+    thread_rows: int
+    thread_columns: int
     depth: int
 
     @property
-    def units(self) -> int:
-        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
+    def threads(self) -> int:
+        return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
     def __str__(self) -> str:
         return (
-            f"tiles of {self.rows} x {self.columns} on {self.units} units, {self.unit_rows} x {self.unit_columns} "
-            f"each, {self.depth} steps of the sum in shared memory"
+            f"tiles of {self.rows} x {self.columns} on {self.threads} threads, "
+            f"{self.thread_rows} x {self.thread_columns} each, {self.depth} steps of the sum in shared memory"
         )
 
 
@@ -211,8 +211,8 @@ def choose(s: Schedule, p: Contraction, machine: Machine) -> ContractionTile | s
     fits = [
         t
         for t in _tiles(rows, columns, depth)
-        if t.units <= (block.limit or 1)
-        and t.unit_rows * t.unit_columns <= machine.vector_registers
+        if t.threads <= (block.limit or 1)
+        and t.thread_rows * t.thread_columns <= machine.vector_registers
         and 4 * t.depth * (t.rows + t.columns + between) <= memory.bytes
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
@@ -237,7 +237,7 @@ def grid(p: Contraction, t: ContractionTile) -> tuple[tuple[str, int], ...]:
 
 
 def _numbers(t: ContractionTile) -> tuple[int, ...]:
-    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth)
+    return (t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth)
 
 
 def _tiles(rows: int, columns: int, depth: int) -> list[ContractionTile]:
@@ -263,36 +263,36 @@ def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     as they take no longer: where threads lie, they read their rows together, and columns each by itself.
     """
     costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
-    speed, units = costs.products[0], -(-t.units // how.together) * how.together  # those of whole warps
+    speed, threads = costs.products[0], -(-t.threads // how.together) * how.together  # those of whole warps
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)
     at_once = min(most, resident(t, machine))
-    elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns * units / t.units
-    loads_of_unit = t.unit_rows * TOGETHER + t.unit_columns
-    loads_of_unit *= ONE_BY_ONE if lanes(machine) > 1 and t.unit_columns % lanes(machine) else 1.0
-    near = (products / (t.unit_rows * t.unit_columns) * loads_of_unit + BRING * elements) / how.banks
+    elements, products = t.depth * (t.rows + t.columns), t.depth * t.rows * t.columns * threads / t.threads
+    loads_of_thread = t.thread_rows * TOGETHER + t.thread_columns
+    loads_of_thread *= ONE_BY_ONE if lanes(machine) > 1 and t.thread_columns % lanes(machine) else 1.0
+    near = (products / (t.thread_rows * t.thread_columns) * loads_of_thread + BRING * elements) / how.banks
     computed = (products + INDICES * elements) / speed
     work = max(near, computed) + min(near, computed) / 4
-    alone = work * speed / min(speed, units) + costs.begin / 2
+    alone = work * speed / min(speed, threads) + costs.begin / 2
     brought = at_once * 4 * elements / costs.near
-    step = max(at_once * work * speed / min(speed, at_once * units), alone, brought)
+    step = max(at_once * work * speed / min(speed, at_once * threads), alone, brought)
     return most / at_once * (-(-depth // t.depth) * step + costs.begin)
 
 
 def beyond(t: ContractionTile, p: Contraction) -> float:
-    """How many times the products are computed, with those beyond the result and the sum."""
+    """The padding overhead: products computed, with those beyond the result and the sum, over those needed."""
     sizes = [typical(p.size(g)) for g in ("rows", "columns", "depth")]
     return prod(-(-n // m) * m / n for n, m in zip(sizes, (t.rows, t.columns, t.depth), strict=True))
 
 
 def resident(t: ContractionTile, machine: Machine) -> int:
-    """Tiles that a processor has at a time, by its threads, registers and shared memory."""
+    """Occupancy: tiles that a multiprocessor runs at the same time, by threads, registers and shared memory."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     limit = block.limit or 1
-    registers = t.unit_rows * t.unit_columns + t.unit_rows + t.unit_columns + ADDRESSES
+    registers = t.thread_rows * t.thread_columns + t.thread_rows + t.thread_columns + ADDRESSES
     near = memory.bytes // (4 * t.depth * (t.rows + t.columns + 2 * GAP))
-    return max(min(near, 2 * limit // t.units, limit * REGISTERS // (t.units * registers)), 1)
+    return max(min(near, 2 * limit // t.threads, limit * REGISTERS // (t.threads * registers)), 1)
 
 
 # ---- the nest ------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class ContractionWriter:
         self.step = Var("step")
         dtype = s.buffer(p.sum.targets[0].buffer).dtype
         self.zero = Const(0.0 if dtype.startswith("f") else 0, dtype)
-        self.sums = Buffer(s.fresh("sums"), (t.units, t.unit_rows, t.unit_columns), dtype, "register")
+        self.sums = Buffer(s.fresh("sums"), (t.threads, t.thread_rows, t.thread_columns), dtype, "register")
         gaps = gaps_of(s, p)
         self.pieces = (
             Buffer(s.fresh("piece_a"), (t.depth, t.rows + gaps[0]), dtype, "shared"),
@@ -328,32 +328,32 @@ class ContractionWriter:
         return body
 
     def border(self, b: Store, number: int) -> Stmt:
-        """What is written around a padded result, by the threads of all tiles."""
+        """Writes the border around a padded result, by the threads of all tiles."""
         dims = [(v, self.s.extent_or_zero(v)) for v in self.s.loops(b.block)]
-        return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.units, self.unit)
+        return shared_out(b, dims, number, self.border_lanes(dims), self.own_number(), self.t.threads, self.thread)
 
     def border_lanes(self, dims: Sequence[tuple[str, int]]) -> int:
-        """How many neighbours of a border a thread takes at once."""
+        """The vector width of a thread's accesses to a border."""
         return 1
 
     def own_number(self) -> tuple[Expr, int]:
-        """The number of a block, and how many there are."""
+        """The index of a block, and the number of blocks."""
         (_, across), (_, down), (_, deep) = grid(self.p, self.t)
         return (self.batch * down + self.row) * across + self.column, across * down * deep
 
-    def unit(self, name: str, *body: Stmt) -> For:
-        return on("block.x", name, self.t.units, *body)
+    def thread(self, name: str, *body: Stmt) -> For:
+        return on("block.x", name, self.t.threads, *body)
 
     # ---- steps
 
     def begin(self) -> Stmt:
         at = (Var("u0"), Var("r0"), Var("c0"))
         body = store(self.sums.name, at, self.zero, self.s.fresh("begin"))
-        return self.unit("u0", self.own(body, "r0", "c0"))
+        return self.thread("u0", self.own(body, "r0", "c0"))
 
     def own(self, body: Stmt, row: str, column: str) -> Stmt:
-        """For each element of a thread's tile."""
-        return on("unroll", row, self.t.unit_rows, on("unroll", column, self.t.unit_columns, body))
+        """A loop over the elements of a thread's tile."""
+        return on("unroll", row, self.t.thread_rows, on("unroll", column, self.t.thread_columns, body))
 
     def bring(self) -> list[Stmt]:
         return [self.piece(i) for i in (0, 1)]
@@ -364,15 +364,15 @@ class ContractionWriter:
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name = "ab"[which]
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
-        place = e * t.units + u
+        place = e * t.threads + u
         k, i = self.deep_place(place, tile, 1) if self.along_depth(which) else (place // tile, place % tile)
         position, depth = base * tile + i, self.step * t.depth + k
         value = self.factor(which, position, depth)
         inside = all_of([within(position, prod(n for _, n in group), tile), within(depth, p.size("depth"), t.depth)])
         put = store(self.pieces[which].name, (k, i), guarded(inside, value, self.zero), self.s.fresh(f"bring_{name}"))
         count = t.depth * tile
-        body = only_if(within(place, count, t.units), put)
-        return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
+        body = only_if(within(place, count, t.threads), put)
+        return self.thread(u.name, on("serial", e.name, -(-count // t.threads), body))
 
     def along_depth(self, which: int) -> bool:
         """See `along_depth`."""
@@ -393,11 +393,11 @@ class ContractionWriter:
     def column_of(self, u: Expr, c: Expr) -> Expr:
         """The column within the tile of a thread's column: neighbours among the threads take neighbouring ones, so that
         they read other banks of the memory."""
-        across = self.t.columns // self.t.unit_columns
+        across = self.t.columns // self.t.thread_columns
         return u % across + c * across
 
     def multiply_add(self, u: Expr, a: Expr, b: Expr) -> Store:
-        """A product is added to a thread's sum."""
+        """Adds a product to a thread's accumulator."""
         value, at = self.p.sum.targets[0].value, (u, Var("r"), Var("c"))
         assert isinstance(value, Op)
         old = Load(self.sums.name, at, self.zero.dtype)
@@ -406,16 +406,16 @@ class ContractionWriter:
 
     def multiply(self) -> Stmt:
         t, u, k = self.t, Var("u"), Var("k")
-        row = u // (t.columns // t.unit_columns) * t.unit_rows + Var("r")
+        row = u // (t.columns // t.thread_columns) * t.thread_rows + Var("r")
         a = Load(self.pieces[0].name, (k, row), self.zero.dtype)
         b = Load(self.pieces[1].name, (k, self.column_of(u, Var("c"))), self.zero.dtype)
-        return self.unit("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
+        return self.thread("u", on("serial", "k", t.depth, self.own(self.multiply_add(u, a, b), "r", "c")))
 
     def results(self, u: Expr, r: Expr, c: Expr, first: Expr) -> tuple[Expr | None, list[Store]]:
         """The condition that a thread's element exists (that of column `first`, and others with it), and what is
         written of it."""
         t, p = self.t, self.p
-        row = self.row * t.rows + u // (t.columns // t.unit_columns) * t.unit_rows + r
+        row = self.row * t.rows + u // (t.columns // t.thread_columns) * t.thread_rows + r
         base, column = self.column * t.columns, self.column * t.columns + self.column_of(u, c)
         values = digits(self.batch, p.batch) | digits(row, p.rows) | digits(column, p.columns)
         exists = within(base + self.column_of(u, first), p.size("columns"), t.columns)
@@ -432,4 +432,4 @@ class ContractionWriter:
     def write(self) -> Stmt:
         u, r, c = (Var(n) for n in ("u1", "r1", "c1"))
         inside, writes = self.results(u, r, c, c)
-        return self.unit("u1", self.own(only_if(inside, seq(*writes)), "r1", "c1"))
+        return self.thread("u1", self.own(only_if(inside, seq(*writes)), "r1", "c1"))

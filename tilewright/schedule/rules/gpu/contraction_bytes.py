@@ -51,7 +51,7 @@ class ByteWriter(VectorWriter):
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         name, words = "ab"[which], t.depth // WORD
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
-        place, count = e * t.units + u, tile * words
+        place, count = e * t.threads + u, tile * words
         if self.along_depth(which):
             i, first = place // words, place % words * WORD
         else:  # neighbours are rows, or columns
@@ -71,8 +71,8 @@ class ByteWriter(VectorWriter):
             body = put(guarded(inside, value, zero))
         else:
             body = If(inside, put(value), put(zero))
-        body = only_if(within(place, count, t.units), body)
-        return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
+        body = only_if(within(place, count, t.threads), body)
+        return self.thread(u.name, on("serial", e.name, -(-count // t.threads), body))
 
     def byte(self, which: int, position: Expr, depth: Expr) -> Expr:
         """An element of a factor before it is extended."""
@@ -82,14 +82,14 @@ class ByteWriter(VectorWriter):
 
     def multiply(self) -> Stmt:
         t, u, k, r, c = self.t, Var("u"), Var("k"), Var("r"), Var("c")
-        row = u // (t.columns // t.unit_columns) * t.unit_rows + r
+        row = u // (t.columns // t.thread_columns) * t.thread_rows + r
         rows = (row, self.column_of(u, c))
         words = [Load(b.name, (i, k * WORD + _LANE), "i8") for b, i in zip(self.pieces, rows, strict=True)]
         wide = [Op(f.op, (x,), "i32") for f, x in zip(self.p.factors, words, strict=True)]  # type: ignore[attr-defined]
         product = For(
             _LANE.name, Const(WORD, "index"), self.multiply_add(u, *wide), "unroll", notes=(("dot", self.dot.name),)
         )
-        return self.unit("u", on("serial", "k", t.depth // WORD, self.own(product, "r", "c")))
+        return self.thread("u", on("serial", "k", t.depth // WORD, self.own(product, "r", "c")))
 
 
 __all__ = ["ByteWriter", "instruction"]

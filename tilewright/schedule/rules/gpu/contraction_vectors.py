@@ -24,7 +24,7 @@ class VectorWriter(ContractionWriter):
     def __init__(self, s: Schedule, p: Contraction, t: ContractionTile) -> None:
         super().__init__(s, p, t)
         self.wide = lanes(s.machine(), self.zero.dtype)
-        self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.unit_rows, t.unit_columns))
+        self.rows_wide, self.columns_wide = (n % self.wide == 0 for n in (t.thread_rows, t.thread_columns))
 
     def lanes(self, body: Stmt) -> Stmt:
         return on("vector", LANE.name, self.wide, body)
@@ -50,11 +50,11 @@ class VectorWriter(ContractionWriter):
         p, t, wide = self.p, self.t, self.wide
         group, tile, base = (p.rows, t.rows, self.row) if which == 0 else (p.columns, t.columns, self.column)
         count = t.depth * tile // wide
-        if not self.together(which) or count < t.units:
+        if not self.together(which) or count < t.threads:
             return super().piece(which)
         name = "ab"[which]
         u, e = Var(f"u_{name}"), Var(f"e_{name}")
-        place = e * t.units + u
+        place = e * t.threads + u
         deep, runs = self.along_depth(which), tile // wide
         first = self.deep_place(place, tile, wide) if deep else (place // runs, place % runs * wide)
         at = (base * tile + first[1], self.step * t.depth + first[0])
@@ -66,15 +66,15 @@ class VectorWriter(ContractionWriter):
             return self.lanes(store(self.pieces[which].name, (k, i), x, self.s.fresh(f"bring_{name}")))
 
         body = put(value) if inside is None else If(inside, put(value), put(self.zero))
-        body = only_if(within(place, count, t.units), body)
-        return self.unit(u.name, on("serial", e.name, -(-count // t.units), body))
+        body = only_if(within(place, count, t.threads), body)
+        return self.thread(u.name, on("serial", e.name, -(-count // t.threads), body))
 
     # ---- products
 
     def column_of(self, u: Expr, c: Expr) -> Expr:
         if not self.columns_wide:
             return super().column_of(u, c)
-        wide, across = self.wide, self.t.columns // self.t.unit_columns
+        wide, across = self.wide, self.t.columns // self.t.thread_columns
         return c // wide * (across * wide) + u % across * wide + c % wide
 
     def multiply(self) -> Stmt:
@@ -82,9 +82,9 @@ class VectorWriter(ContractionWriter):
         t, u, k = self.t, Var("u"), Var("k")
         if not self.columns_wide:
             return super().multiply()
-        dtype, across = self.zero.dtype, t.columns // t.unit_columns
+        dtype, across = self.zero.dtype, t.columns // t.thread_columns
         held = [Buffer(self.s.fresh(f"held_{n}"), (size,), dtype, "register") for n, size in self.sides()]
-        first = [u // across * t.unit_rows, Var("u")]
+        first = [u // across * t.thread_rows, Var("u")]
         steps = []
         for which, (b, part) in enumerate(zip(held, ("rv", "cv"), strict=True)):
             wide = self.wide if which or self.rows_wide else 1
@@ -96,10 +96,10 @@ class VectorWriter(ContractionWriter):
         body: Stmt = on("serial", "k", t.depth, *steps, self.own(product, "r", "c"))
         for b in held:
             body = Alloc(b, body)
-        return self.unit("u", body)
+        return self.thread("u", body)
 
     def sides(self) -> tuple[tuple[str, int], ...]:
-        return ("a", self.t.unit_rows), ("b", self.t.unit_columns)
+        return ("a", self.t.thread_rows), ("b", self.t.thread_columns)
 
     # ---- results
 
@@ -110,7 +110,7 @@ class VectorWriter(ContractionWriter):
         u, r, v = Var("u1"), Var("r1"), Var("c1")
         inside, made = self.results(u, r, v * wide + LANE, v * wide)
         body = only_if(inside, seq(*map(self.lanes, made)))
-        return self.unit("u1", on("unroll", "r1", t.unit_rows, on("unroll", "c1", t.unit_columns // wide, body)))
+        return self.thread("u1", on("unroll", "r1", t.thread_rows, on("unroll", "c1", t.thread_columns // wide, body)))
 
 
 __all__ = ["VectorWriter"]

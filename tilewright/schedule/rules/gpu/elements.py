@@ -47,10 +47,10 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(after, str):
         return after
     borders = [b for b in blocks[1:] if b not in rest]
-    units = s.sample_choice("units", *block_sizes(machine))
+    threads = s.sample_choice("units", *block_sizes(machine))
 
     def spread(dims: list[tuple[str, int]], name: str, each: Callable[[Expr], Stmt]) -> Stmt:
-        return spread_out(prod(n for _, n in dims), units, name, machine, each)
+        return spread_out(prod(n for _, n in dims), threads, name, machine, each)
 
     elements = spread(free, "element", lambda at: _element(s, total, dims, after, at))
     around = []
@@ -135,16 +135,16 @@ def shared_out(
     number: int,
     wide: int,
     block: tuple[Expr, int],
-    units: int,
-    unit: Callable[[str, Stmt], Stmt],
+    threads: int,
+    thread: Callable[[str, Stmt], Stmt],
 ) -> Stmt:
     """The elements of a store, `wide` neighbours at once, on the threads of blocks that have other work too: it has no
     blocks of its own, so that none has to leave that work, and the barriers in it, out. `block`: the number of one, and
-    how many there are; `unit`: a loop over the threads of one by its variable."""
+    how many there are; `thread`: a loop over the threads of one by its variable."""
     whole = prod(n for _, n in dims) // wide
     turn, name, lane = f"border_{number}", f"border_unit_{number}", Var("lane")
-    together = block[1] * units
-    at = Var(turn) * together + block[0] * units + Var(name)
+    together = block[1] * threads
+    at = Var(turn) * together + block[0] * threads + Var(name)
     values = digits(at if wide == 1 else at * wide + lane, dims)
     targets = [
         Target(t.buffer, tuple(substitute(i, values) for i in t.indices), substitute(t.value, values))
@@ -152,7 +152,7 @@ def shared_out(
     ]
     put: Stmt = Store(tuple(targets), b.block)
     put = put if wide == 1 else For(lane.name, Const(wide, "index"), put, "vector", wide)
-    return unit(name, on("serial", turn, -(-whole // together), only_if(within(at, whole, together), put)))
+    return thread(name, on("serial", turn, -(-whole // together), only_if(within(at, whole, together), put)))
 
 
 def _border(b: Store, dims: list[tuple[str, int]], number: Expr) -> Stmt:

@@ -26,15 +26,15 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(found, str):
         return found
     s, stores_of = found
-    units = s.sample_choice("units", *block_sizes(machine))
+    threads = s.sample_choice("units", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
     parts = []
     for i, (name, dims) in enumerate(stores_of.items()):
         short = _short(s, name, dims, machine)
-        parts.append(_elements(s.store(name), dims, units, vector if short is None else 1, i, machine, short))
+        parts.append(_elements(s.store(name), dims, threads, vector if short is None else 1, i, machine, short))
     s.body = seq(*parts)
-    s.plan = f"blocks of {units} units" + (f", {vector} neighbours each" if vector > 1 else "")
+    s.plan = f"blocks of {threads} threads" + (f", {vector} neighbours each" if vector > 1 else "")
     return s
 
 
@@ -90,7 +90,7 @@ def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine
 def _elements(
     b: Store,
     dims: list[tuple[str, int]],
-    units: int,
+    threads: int,
     vector: int,
     number: int,
     machine: Machine,
@@ -116,4 +116,4 @@ def _elements(
             return on("unroll", short, extent, body)
         return body if vector == 1 else For(lane.name, Const(vector, "index"), body, "vector", vector)
 
-    return spread_out(prod(n for _, n in inner), units, f"elements_{number}", machine, each)
+    return spread_out(prod(n for _, n in inner), threads, f"elements_{number}", machine, each)

@@ -148,7 +148,7 @@ def ordered(s: Schedule, p: Contraction, t: WarpTile, machine: Machine, size: in
 
 
 def _of(products: list[WarpProduct], tile: WarpTile) -> WarpProduct:
-    return next(w for w in products if w.columns == tile.unit_columns)
+    return next(w for w in products if w.columns == tile.thread_columns)
 
 
 def _words(tile: WarpTile) -> str:
@@ -218,14 +218,14 @@ def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Ma
     best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages, -t.warps))
     if best.tiles(p) * 16 < machine.cores:
         return "its tiles are too few for groups of warps"
-    numbers = [(t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages) for t in fits]
+    numbers = [(t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth, t.stages) for t in fits]
     m, n, a, b, d, k = s.sample_choice("tile", numbers, numbers[fits.index(best)])
     return WarpTile(m, n, a, b, d, k, best.lanes)
 
 
 def _registers(t: WarpTile) -> int:
     """Of a thread: sums."""
-    return t.unit_rows * t.unit_columns // t.lanes
+    return t.thread_rows * t.thread_columns // t.lanes
 
 
 def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
@@ -239,7 +239,7 @@ def cost(t: WarpTile, p: Contraction, rows: int, machine: Machine, size: int, en
     steps = -(-typical(p.size("depth")) // t.depth)
     at_once = min(turns, max(int(1 / part(t, machine, size, engine)), 1))
     least = t.rows * t.columns * t.depth
-    work = least * (1 + NEAR * (1 / t.unit_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))
+    work = least * (1 + NEAR * (1 / t.thread_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))
     wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
     return turns * (steps * (work + wait) + LATENCY / at_once)
 

@@ -15,7 +15,7 @@ from .warp_tiles import WarpWriter
 class WarpgroupWriter(WarpWriter):
     """Writes the nest of a product with a tile of warpgroups."""
 
-    team_axis, unit_axis = GROUP, MEMBER
+    team_axis, thread_axis = GROUP, MEMBER
 
     def located(self, which: int, slot: Expr, line: Expr, deep: Expr) -> tuple[Expr, ...]:
         """Where an element of a piece lies."""
@@ -27,7 +27,7 @@ class WarpgroupWriter(WarpWriter):
         m, n, k = Var("mi"), Var("ni"), Var("ki")
         row = Var("mt") * w.rows + m
         deep = part * w.depth + k
-        lines = team // self.across * t.unit_rows + row, team % self.across * t.unit_columns + n
+        lines = team // self.across * t.thread_rows + row, team % self.across * t.thread_columns + n
         factors: list[Expr] = []
         for which, line in enumerate(lines):
             place = self.located(which, slot, line, deep)
@@ -38,7 +38,7 @@ class WarpgroupWriter(WarpWriter):
         put = store(self.sums.name, at, value, self.s.fresh("multiply"))
         inner = replace(on("serial", "ki", w.depth, put), notes=((NOTE, w.name),))
         one = on("serial", "mi", w.rows, on("serial", "ni", w.columns, inner))
-        every = on("unroll", "part", t.depth // w.depth, on("unroll", "mt", t.unit_rows // w.rows, one))
+        every = on("unroll", "part", t.depth // w.depth, on("unroll", "mt", t.thread_rows // w.rows, one))
         return on(self.team_axis, "w", t.warps, every)
 
 

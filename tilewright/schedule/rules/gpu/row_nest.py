@@ -34,7 +34,7 @@ class Spot:
     """The position of a thread: its number, its step, the position along the row, and what is kept of it by now, by
     text."""
 
-    unit: Expr
+    thread: Expr
     step: Expr
     at: Expr
     kept: dict[str, Load]
@@ -90,14 +90,14 @@ class RowWriter:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str) -> Buffer:
-        """A register of each thread."""
-        return self.new(name, (self.team.rows, self.team.units), dtype, "register")
+        """A register array of each thread."""
+        return self.new(name, (self.team.rows, self.team.threads), dtype, "register")
 
     def hold(self, k: Keep) -> Buffer:
-        """Where a value of each position is kept."""
+        """The array in which a value of each position is kept."""
         t = self.team
         if t.keep == "registers":
-            return self.new(f"{k.name}_row", (t.rows, t.units, t.steps(k.size)), k.leaf.dtype, "register")
+            return self.new(f"{k.name}_row", (t.rows, t.threads, t.steps(k.size)), k.leaf.dtype, "register")
         return self.new(f"{k.name}_row", self.together(t.rows, highest(k.size)), k.leaf.dtype, "shared")
 
     def together(self, row: _T, at: _T) -> tuple[_T, _T]:
@@ -112,52 +112,52 @@ class RowWriter:
         single = [x for x in roots if isinstance(x, Write) and x.size == 1]
         roots = [x for x in roots if x not in single]
         sums = [x for x in roots if isinstance(x, RowSum)]
-        self.here = x = self.unit()
+        self.here = x = self.thread()
         work: list[Stmt] = [self.begin(s, x) for s in sums]
         if roots:
             work += self.once(roots, x)
             for n in sorted({r.size for r in roots}, reverse=True):
                 work += self.along([r for r in roots if r.size == n], x)
-        if self.team.units > 1:
+        if self.team.threads > 1:
             work += [self.put(s, x) for s in sums]
-        steps: list[Stmt] = [self.on_units(x, self.team.units, seq(*work))] if work else []
+        steps: list[Stmt] = [self.on_threads(x, self.team.threads, seq(*work))] if work else []
         if self.team.exchange and sums:
             steps += self.shuffled(sums)
-        elif self.team.units > 1 and sums:
+        elif self.team.threads > 1 and sums:
             steps += self.tree(sums)
         if single:
             steps.append(self.by_first(single))
         return seq(*steps)
 
     def by_first(self, single: Sequence[Write]) -> Stmt:
-        """What the first thread of a row writes."""
+        """A store that only the first thread of a row executes."""
         if not self.team.exchange:
             return only_if(self.inside, seq(*(self.write([w]) for w in single)))
-        self.here = x = self.unit()
+        self.here = x = self.thread()
         cond = all_of([self.inside, Op("cmpi.eq", (x, _ZERO), "i1")])
-        return self.on_units(x, self.team.units, only_if(cond, seq(*(self.write([w]) for w in single))))
+        return self.on_threads(x, self.team.threads, only_if(cond, seq(*(self.write([w]) for w in single))))
 
-    def unit(self) -> Expr:
+    def thread(self) -> Expr:
         """The number of a thread of a row in a new loop over them; where a warp has several rows, it says which one."""
         self.loops += 1
         t = self.team
-        if t.units == 1:
+        if t.threads == 1:
             return _ZERO
         var = Var(f"unit_{self.loops}")
         if not self.shared_out:
             return var
-        number = var % t.units if t.rows_of_warp > 1 else (self.warp % t.warps_of_row) * t.lanes + var
+        number = var % t.threads if t.rows_of_warp > 1 else (self.warp % t.warps_of_row) * t.lanes + var
         self.variables[number] = var
         if t.rows_of_warp > 1:
-            self.at_row(self.warp * t.rows_of_warp + var // t.units)
+            self.at_row(self.warp * t.rows_of_warp + var // t.threads)
         return number
 
-    def on_units(self, x: Expr, count: int, body: Stmt) -> Stmt:
+    def on_threads(self, x: Expr, count: int, body: Stmt) -> Stmt:
         """A loop over the threads of a row, or of its warps over their lanes."""
         var = self.variables.get(x, x)
         if self.shared_out:
             count = self.team.lanes
-        return on(self.team.unit_axis, var.name, count, body) if isinstance(var, Var) else body
+        return on(self.team.thread_axis, var.name, count, body) if isinstance(var, Var) else body
 
     def begin(self, s: RowSum, x: Expr) -> Stmt:
         self.sums[s.buffer] = made = self.own(f"{s.buffer}_u", s.dtype)
@@ -167,23 +167,23 @@ class RowWriter:
         t = self.team
         if t.exchange:
             return self.give(s, x, Load(self.sums[s.buffer].name, (self.y, x), s.dtype))
-        part = self.new(f"{s.buffer}_part", self.together(t.rows, t.units), s.dtype, "shared")
-        self.parts[s.buffer] = part, t.units
+        part = self.new(f"{s.buffer}_part", self.together(t.rows, t.threads), s.dtype, "shared")
+        self.parts[s.buffer] = part, t.threads
         mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
         return store(part.name, self.together(self.y, x), mine, f"{s.stage.name}_part")
 
     def tree(self, sums: Sequence[RowSum]) -> list[Stmt]:
-        """Combine what threads have added up, until a thread can take in what is left."""
+        """Tree reduction of the threads' partial sums in shared memory, until one thread can add what is left."""
         steps: list[Stmt] = [Barrier(self.team.barrier)]
-        left = self.team.units
+        left = self.team.threads
         while left > 2 * self.team.fan:
             left //= self.team.fan
-            x, level = self.unit(), []
+            x, level = self.thread(), []
             for s in sums:
                 part = self.parts[s.buffer][0].name
                 read = [Load(part, self.together(self.y, x + i * left), s.dtype) for i in range(self.team.fan)]
                 level.append(store(part, self.together(self.y, x), _combined(s, read), f"{s.stage.name}_tree_{left}"))
-            steps += [self.on_units(x, left, seq(*level)), Barrier(self.team.barrier)]
+            steps += [self.on_threads(x, left, seq(*level)), Barrier(self.team.barrier)]
         for s in sums:
             self.parts[s.buffer] = self.parts[s.buffer][0], left
         return steps
@@ -201,32 +201,33 @@ class RowWriter:
         """Combine what the lanes of each warp have added up: all of them then have the sum, in the register where each
         had its own. Several warps of a row give theirs to each other in shared memory."""
         w, lanes = self.team.warps_of_row, self.team.lanes
-        steps = self.butterflies(sums, min(lanes, self.team.units))
+        steps = self.butterflies(sums, min(lanes, self.team.threads))
         if w == 1:
             return steps
-        x, puts = self.unit(), []
+        x, puts = self.thread(), []
         first = Op("cmpi.eq", (self.variables[x], _ZERO), "i1")
         for s in sums:
             part = self.new(f"{s.buffer}_part", (self.team.rows, w), s.dtype, "shared")
             mine = Load(self.sums[s.buffer].name, (self.y, x), s.dtype)
             puts.append(store(part.name, (self.y, self.warp % w), mine, f"{s.stage.name}_part"))
             self.parts[s.buffer] = part, w
-        steps += [self.on_units(x, self.team.units, only_if(first, seq(*puts))), Barrier(BLOCK)]
+        steps += [self.on_threads(x, self.team.threads, only_if(first, seq(*puts))), Barrier(BLOCK)]
         if w > FEW_PARTS:
-            x, gives = self.unit(), []
+            x, gives = self.thread(), []
             for s in sums:
                 part, _ = self.parts.pop(s.buffer)
                 theirs = Load(part.name, (self.y, self.variables[x] % w), s.dtype)
                 gives.append(self.give(s, x, theirs))
-            steps += [self.on_units(x, self.team.units, seq(*gives)), *self.butterflies(sums, w)]
+            steps += [self.on_threads(x, self.team.threads, seq(*gives)), *self.butterflies(sums, w)]
         return steps
 
     def butterflies(self, sums: Sequence[RowSum], count: int) -> list[Stmt]:
-        """Lanes that are count / 2 apart combine what they have, then those that are half as far apart, and so on."""
+        """Butterfly reduction by shuffles: lanes that are count / 2 apart combine their values, then those half as far
+        apart, and so on."""
         steps: list[Stmt] = []
         apart, turn = count // 2, 0
         while apart:
-            x, level = self.unit(), []
+            x, level = self.thread(), []
             lane = self.variables.get(x, x)
             for s in sums:
                 source, target = (self.given[s.buffer][(turn + i) % 2].name for i in (0, 1))
@@ -234,7 +235,7 @@ class RowWriter:
                 value = _combined(s, [Load(source, (self.warp, i), s.dtype) for i in (lane, other)])
                 place = (target, (self.warp, lane)) if apart > 1 else (self.sums[s.buffer].name, (self.y, x))
                 level.append(store(*place, value, f"{s.stage.name}_shuffle_{apart}"))
-            steps += [Barrier(self.team.barrier), self.on_units(x, self.team.units, seq(*level))]
+            steps += [Barrier(self.team.barrier), self.on_threads(x, self.team.threads, seq(*level))]
             apart, turn = apart // 2, turn + 1
         return steps
 
@@ -243,7 +244,7 @@ class RowWriter:
     def along(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
         """The part of a row that is a thread's: whole steps of all threads, and what is left."""
         t, size = self.team, roots[0].size
-        full, rest = divmod(-(-size // t.vector), t.units)
+        full, rest = divmod(-(-size // t.vector), t.threads)
         laid_out = t.keep == "registers" and any(k.size == size for k in self.keeps)
         steps: list[Stmt] = []
         if full:
@@ -251,7 +252,7 @@ class RowWriter:
             body = self.element(roots, step, x, self.inside)
             steps.append(loop(step.name, full, body, "unroll" if laid_out else "serial"))
         if rest:
-            cond = all_of([self.inside, within(x, rest, t.units)])
+            cond = all_of([self.inside, within(x, rest, t.threads)])
             steps.append(self.element(roots, Const(full, "index"), x, cond))
         return steps
 
@@ -260,7 +261,7 @@ class RowWriter:
         in any case: a driver (PoCL 3.1) mixes up those that are not."""
         t, size, level = self.team, roots[0].size, roots[0].level
         lane, vector = (_LANE, t.vector) if size > 1 and t.vector > 1 else (_ZERO, 1)
-        at = (step * t.units + x) * vector + lane
+        at = (step * t.threads + x) * vector + lane
         spot = Spot(x, step * vector + lane, at, {})
         first: list[Stmt] = []
         made: list[Stmt] = []
@@ -280,7 +281,7 @@ class RowWriter:
         return seq(*(_vector(m, vector) for m in first), only_if(cond, seq(*(_vector(m, vector) for m in made))))
 
     def add(self, s: RowSum, spot: Spot) -> Stmt:
-        mine = Load(self.sums[s.buffer].name, (self.y, spot.unit), s.dtype)
+        mine = Load(self.sums[s.buffer].name, (self.y, spot.thread), s.dtype)
         added = Op(s.combiner, (mine, self.value(s.value, spot)), s.dtype)
         return store(mine.buffer, mine.indices, added, s.stage.name)
 
@@ -296,7 +297,7 @@ class RowWriter:
     # ---- numbers of a row
 
     def once(self, roots: Sequence[RowSum | Write], x: Expr) -> list[Stmt]:
-        """Registers for what is one number a row and is read along it from this level on."""
+        """Registers for values that are one number a row, and are read along it from this level on."""
         made: list[Stmt] = []
         values = [r.value for r in roots] + [k.value for k in self.keeps if k.level == roots[0].level]
         seen: set[str] = set()
@@ -320,7 +321,7 @@ class RowWriter:
         return made
 
     def total(self, s: RowSum) -> Expr:
-        """A sum, of what the tree has left of it."""
+        """A row's sum, from the partial sums that the tree has left."""
         if s.buffer in self.parts:
             part, left = self.parts[s.buffer]
             found = _combined(
@@ -343,7 +344,7 @@ class RowWriter:
             if spot is not None and text in spot.kept:
                 return spot.kept[text]
             if spot is not None and text in self.numbers:
-                return Load(self.numbers[text].name, (self.y, spot.unit), x.dtype)
+                return Load(self.numbers[text].name, (self.y, spot.thread), x.dtype)
             if x.buffer in self.rows.sums:
                 return self.total(self.rows.sums[x.buffer])
             if x.buffer in self.rows.nodes:

@@ -56,7 +56,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class RowTeam:
-    """`units` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a thread's.
+    """`threads` of each of the `rows` of a block; `grid`: blocks along x and y. `vector` neighbours are a thread's.
     Threads that are neighbours of each other take neighbours of a row (`along`), or else rows side by side.
 
     `keep`: "registers", "shared", or "again" for rows that are read at each level. `warps`: the axes of warps and their
@@ -65,7 +65,7 @@ class RowTeam:
     """
 
     rows: int
-    units: int
+    threads: int
     grid: tuple[int, int]
     along: bool
     keep: str = "again"
@@ -77,19 +77,19 @@ class RowTeam:
 
     @property
     def warps_of_row(self) -> int:
-        return max(self.units // self.lanes, 1) if self.warps else 1
+        return max(self.threads // self.lanes, 1) if self.warps else 1
 
     @property
     def rows_of_warp(self) -> int:
-        """Rows that are side by side on the lanes of a warp."""
-        return max(self.lanes // self.units, 1) if self.warps else 1
+        """Rows that share a warp."""
+        return max(self.lanes // self.threads, 1) if self.warps else 1
 
     @property
     def row_axis(self) -> str:
         return self.warps[0] if self.warps else "block.y" if self.along else "block.x"
 
     @property
-    def unit_axis(self) -> str:
+    def thread_axis(self) -> str:
         return self.warps[1] if self.warps else "block.x" if self.along else "block.y"
 
     @property
@@ -98,12 +98,12 @@ class RowTeam:
 
     def steps(self, size: int) -> int:
         """Positions of a row that a thread takes."""
-        return -(-size // (self.units * self.vector)) * self.vector
+        return -(-size // (self.threads * self.vector)) * self.vector
 
     def __str__(self) -> str:
         kept = {"again": "read at each level", "shared": "kept in shared memory", "registers": "kept in registers"}
         warps = "a warp" if self.warps_of_row == 1 else "warps"  # or some of its lanes
-        who = f"a row on {self.units} {f'lanes of {warps}' if self.warps else 'units'}"
+        who = f"a row on {self.threads} {f'lanes of {warps}' if self.warps else 'threads'}"
         return f"{who}, {self.rows} in a block, {kept[self.keep]}"
 
 
@@ -170,7 +170,7 @@ class _Uses:
 
 
 def runs_along(rows: RowwiseKernel) -> bool:
-    """Whether neighbours along a row are neighbours in memory, rather than rows are: in most of what is touched."""
+    """Whether most accesses are contiguous along a row, rather than across rows."""
     votes = 0
     for x in _far(rows):
         try:
@@ -207,35 +207,35 @@ def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> 
     along = runs_along(rows)
     teams = _teams(rows, needs, machine, along)
     if not teams:
-        return "no team of units fits the machine"
+        return "no team of threads fits the machine"
     best = min(teams, key=lambda t: cost(t, rows, needs, machine))
-    alone = best.units == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
+    alone = best.threads == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
     if alone and not s.given:
         return "a unit takes a row as well by itself"
-    numbers = list(dict.fromkeys((t.rows, t.units) for t in teams))
-    chosen = s.sample_choice("team", numbers, (best.rows, best.units))
-    fits = [t for t in teams if (t.rows, t.units) == chosen]
+    numbers = list(dict.fromkeys((t.rows, t.threads) for t in teams))
+    chosen = s.sample_choice("team", numbers, (best.rows, best.threads))
+    fits = [t for t in teams if (t.rows, t.threads) == chosen]
     team = min(fits, key=lambda t: cost(t, rows, needs, machine))
     keep = s.sample_choice("keep", [t.keep for t in fits], team.keep)
     team = next(t for t in fits if t.keep == keep)
     if team.warps is not None and not s.sample_choice("warps", (True, False), True):
         team = replace(team, warps=None, exchange="")
-    if team.exchange and team.units == team.lanes and not s.sample_choice("shuffles", (True, False), True):
+    if team.exchange and team.threads == team.lanes and not s.sample_choice("shuffles", (True, False), True):
         team = replace(team, exchange="")
-    if team.units > FANS[0] and not team.exchange:
+    if team.threads > FANS[0] and not team.exchange:
         team = replace(team, fan=s.sample_choice("fan", FANS, FANS[0]))
     return team
 
 
 def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> list[RowTeam]:
-    """All that fit the machine."""
+    """All mappings that fit the machine."""
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     vector = _vector(rows, machine) if along else 1
     found = []
-    for units in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
-        for together in _powers(min((block.limit or 1) // units, typical(rows.count))):
-            team = RowTeam(together, units, grid_of(-(-rows.count // together), machine), along, vector=vector)
+    for threads in _powers(min(block.limit or 1, typical(-(-rows.longest // vector)))):
+        for together in _powers(min((block.limit or 1) // threads, typical(rows.count))):
+            team = RowTeam(together, threads, grid_of(-(-rows.count // together), machine), along, vector=vector)
             team = _on_warps(machine, team)
             held = sum(team.steps(k.size) for k in needs.keeps)
             fits = ["registers"] if needs.keeps and not is_open(held) and held <= machine.vector_registers else []
@@ -246,15 +246,15 @@ def _teams(rows: RowwiseKernel, needs: Reads, machine: Machine, along: bool) -> 
 
 
 def shared_bytes(t: RowTeam, rows: RowwiseKernel, needs: Reads) -> int:
-    """What a block takes of shared memory, at the largest sizes."""
-    each = t.warps_of_row if t.exchange else t.units
+    """Bytes of shared memory of a block, at the largest sizes."""
+    each = t.warps_of_row if t.exchange else t.threads
     parts = t.rows * each * sum(_bytes(s.dtype) for s in rows.sums.values()) if each > 1 else 0
     kept = sum(highest(k.size) * _bytes(k.leaf.dtype) for k in needs.keeps) if t.keep == "shared" else 0
     return parts + t.rows * kept
 
 
 def _vector(rows: RowwiseKernel, machine: Machine) -> int:
-    """Neighbours that a thread takes at once: as many as its longest access has, if all rows are made of those."""
+    """The vector width of a thread's accesses: the machine's longest, if all rows are a multiple of it."""
     wide = lanes(machine)
     sizes = rows.sizes - {1}
     return wide if sizes and all(n % wide == 0 for n in sizes) else 1
@@ -283,7 +283,7 @@ def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> flo
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     line, limit = machine.line_bytes / 4, block.limit or 1
-    beside = (t.units if t.along else t.rows) * t.vector
+    beside = (t.threads if t.along else t.rows) * t.vector
     spread = max(line / beside, 1.0) if rows.longest > line else 1.0
     far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
     if t.along and spread == 1.0 and (how := machine.unit_access) is not None:
@@ -291,25 +291,25 @@ def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> flo
         far += FAR * max(alone / beside - 1, 0) * sum(w.size > 1 for w in rows.writes)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
-    meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.units > 1 else 0.0
+    meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.threads > 1 else 0.0
     one = typical(t.steps(rows.longest)) * (rows.levels + far + near) + meetings
-    resident = t.rows * t.units * memory.bytes / max(shared_bytes(t, rows, needs), 1)
+    resident = t.rows * t.threads * memory.bytes / max(shared_bytes(t, rows, needs), 1)
     crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
-    everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.units, limit / SMALL_BLOCK)
+    everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.threads, limit / SMALL_BLOCK)
     return one * crowded * everyone / at_once(machine) + one
 
 
 def at_once(machine: Machine) -> int:
-    """Threads that work at the same time, as far as the record says."""
+    """Threads that the machine runs at the same time, according to its record."""
     block = axis(machine, BLOCK)
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
 def _meeting(t: RowTeam) -> float:
-    """What it takes that threads combine what they have."""
+    """The cost of combining the partial sums of a row's threads."""
     if not t.exchange:
-        return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.units, t.fan))
-    within, others = SHUFFLE * log(min(t.units, t.lanes), 2), t.warps_of_row
+        return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.threads, t.fan))
+    within, others = SHUFFLE * log(min(t.threads, t.lanes), 2), t.warps_of_row
     if others == 1:
         return within
     return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
@@ -324,9 +324,9 @@ def _on_warps(machine: Machine, t: RowTeam) -> RowTeam:
             continue
         own = [b for b in inner.barriers if b not in outer.barriers]
         exchange = next((m.name for m in machine.memories if m.held_by == inner.name), "")
-        whole = t.units == inner.limit or (bool(exchange) and t.units % inner.limit == 0)
-        part = bool(exchange) and 1 < t.units < inner.limit and t.rows * t.units % inner.limit == 0
-        if own and (whole or part) and t.rows * t.units // inner.limit <= (outer.limit or 1):
+        whole = t.threads == inner.limit or (bool(exchange) and t.threads % inner.limit == 0)
+        part = bool(exchange) and 1 < t.threads < inner.limit and t.rows * t.threads % inner.limit == 0
+        if own and (whole or part) and t.rows * t.threads // inner.limit <= (outer.limit or 1):
             return replace(t, warps=(outer.name, inner.name, own[0]), lanes=inner.limit, exchange=exchange)
     return t
 

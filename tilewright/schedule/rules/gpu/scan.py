@@ -39,18 +39,18 @@ _LANE = "lane_of_vector"
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """`rows` lines of a block, `units` a line, each with `run` neighbours of a piece."""
+    """`rows` lines of a block, `threads` a line, each with `run` neighbours of a piece."""
 
     rows: int
-    units: int
+    threads: int
     run: int
 
     def pieces(self, size: int) -> int:
-        return -(-size // (self.units * self.run))
+        return -(-size // (self.threads * self.run))
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        return self.rows, self.units, self.run
+        return self.rows, self.threads, self.run
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
     pieces = plan.pieces(scan.lines.size)
-    s.plan = f"{plan.rows} lines of a block on {plan.units} units each, runs of {plan.run}, {pieces} pieces"
+    s.plan = f"{plan.rows} lines of a block on {plan.threads} threads each, runs of {plan.run}, {pieces} pieces"
     return s
 
 
@@ -95,8 +95,8 @@ def plans(lines: Lines, machine: Machine) -> list[ScanPlan]:
     limit = min(block.limit or 1, memory // 16)
     found = []
     for run in RUNS:
-        for units in _powers(min(limit, -(-lines.size // run))):
-            found += [ScanPlan(rows, units, run) for rows in _powers(min(limit // units, lines.count))]
+        for threads in _powers(min(limit, -(-lines.size // run))):
+            found += [ScanPlan(rows, threads, run) for rows in _powers(min(limit // threads, lines.count))]
     return found
 
 
@@ -113,13 +113,13 @@ def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
     """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
-    beside = p.units * p.run if lines.along else p.rows
+    beside = p.threads * p.run if lines.along else p.rows
     spread = max(machine.line_bytes / 4 / beside, 1.0)
     # a thread's loads do not wait for each other, those of another piece wait for its sums
     each = 2 * FAR * spread / min(p.run, 4) + 3
-    one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.units, lines.along, machine))
+    one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.threads, lines.along, machine))
     blocks = -(-lines.count // p.rows)
-    everyone = blocks * max(p.rows * p.units, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / 8)
     return one * everyone / at_once(machine) + one
 
 
@@ -153,7 +153,7 @@ class _ScanWriter:
 
     def __init__(self, scan: ScanKernel, plan: ScanPlan, machine: Machine) -> None:
         self.scan, self.plan, self.size = scan, plan, scan.lines.size
-        self.team = BlockRows(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.units, scan.lines.along)
+        self.team = BlockRows(machine, -(-scan.lines.count // plan.rows), plan.rows, plan.threads, scan.lines.along)
         d = scan.sum_dtype
         self.nothing = Const(float(scan.product) if d in ("f32", "f64") else int(scan.product), d)
         self.held = self.team.own("held", d, plan.run)
@@ -180,8 +180,8 @@ class _ScanWriter:
     def place(self, x: Expr, i: Expr | int) -> tuple[Expr, Expr | None]:
         """The position of the i-th of a thread's run, and the condition that there is one."""
         p = self.plan
-        at = (self.piece * p.units + x) * p.run + i
-        return at, all_of([self.inside, within(at, self.size, self.pieces * p.units * p.run)])
+        at = (self.piece * p.threads + x) * p.run + i
+        return at, all_of([self.inside, within(at, self.size, self.pieces * p.threads * p.run)])
 
     def element(self, at: Expr) -> tuple[Expr, ...]:
         s = self.scan

@@ -87,7 +87,7 @@ def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     x, rows, out = s.operand(0), s.operand(1), s.opaque.results[0]
     sizes, more = s.shape(out), s.shape(rows)
     axis_, start = s.opaque.attributes["axis"] % len(sizes), s.opaque.attributes["start"]
-    units = asking.sample_choice("units", *block_sizes(machine))
+    threads = asking.sample_choice("units", *block_sizes(machine))
     dtype = s.dtype(out)
 
     def copy(number: Expr) -> Stmt:
@@ -104,10 +104,10 @@ def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
         to = tuple(i + start if d == axis_ else i for d, i in enumerate(at))
         return store(out, to, Load(rows, at, dtype), "append")
 
-    parts = [_marked(kernel, x, spread_out(prod(sizes), units, "copy", machine, copy))]
+    parts = [_marked(kernel, x, spread_out(prod(sizes), threads, "copy", machine, copy))]
     if prod(more):
-        parts.append(spread_out(prod(more), units, "row", machine, append))
-    return seq(*parts), f"blocks of {units} units, an element each"
+        parts.append(spread_out(prod(more), threads, "row", machine, append))
+    return seq(*parts), f"blocks of {threads} threads, an element each"
 
 
 # ---- scatter_elements ----------------------------------------------------------------------------------------------
@@ -122,18 +122,18 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt,
     lines, updates = prod(s.data) // s.data[axis_], chosen[axis_]
     beside = prod(s.data[axis_ + 1 :])  # neighbouring lines
     spread = min(max(machine.line_bytes // 4 // beside, 1), 8)
-    units_busy = HIDING * at_once(machine)
+    threads_busy = HIDING * at_once(machine)
     costs = {  # a thread of a line waits for each element, those of elements for each other's
-        "elements": -(-prod(s.data) // units_busy) * (updates * 4 + 2 * FAR),
-        "lines": -(-lines // units_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
+        "elements": -(-prod(s.data) // threads_busy) * (updates * 4 + 2 * FAR),
+        "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
-    units = asking.sample_choice("units", *block_sizes(machine))
-    made = (_by_elements if form == "elements" else _by_lines)(s, axis_, units, machine)
-    return made, f"blocks of {units} units, {'an element' if form == 'elements' else 'a line'} each"
+    threads = asking.sample_choice("units", *block_sizes(machine))
+    made = (_by_elements if form == "elements" else _by_lines)(s, axis_, threads, machine)
+    return made, f"blocks of {threads} threads, {'an element' if form == 'elements' else 'a line'} each"
 
 
-def _by_elements(s: Scatter, axis_: int, units: int, machine: Machine) -> Stmt:
+def _by_elements(s: Scatter, axis_: int, threads: int, machine: Machine) -> Stmt:
     chosen = s.shape(s.indices)
 
     def copy(number: Expr) -> Stmt:
@@ -146,10 +146,10 @@ def _by_elements(s: Scatter, axis_: int, units: int, machine: Machine) -> Stmt:
         mine = If(Op("cmpi.eq", (named, at[axis_]), "i1"), s.update(at, source))
         return only_if(_inside(at, chosen, s.data, axis_), loop("u", chosen[axis_], mine))
 
-    return _copied(s, prod(s.data), units, machine, copy, update)
+    return _copied(s, prod(s.data), threads, machine, copy, update)
 
 
-def _by_lines(s: Scatter, axis_: int, units: int, machine: Machine) -> Stmt:
+def _by_lines(s: Scatter, axis_: int, threads: int, machine: Machine) -> Stmt:
     chosen = s.shape(s.indices)
     lead = (*s.data[:axis_], *s.data[axis_ + 1 :])
 
@@ -166,17 +166,17 @@ def _by_lines(s: Scatter, axis_: int, units: int, machine: Machine) -> Stmt:
         body = loop("u", chosen[axis_], s.update(element(number, named), source))
         return only_if(_inside(source, chosen, s.data, axis_), body)
 
-    return _copied(s, prod(lead), units, machine, copy, update)
+    return _copied(s, prod(lead), threads, machine, copy, update)
 
 
 def _copied(
-    s: Scatter, count: int, units: int, machine: Machine, copy: Callable[[Expr], Stmt], update: Callable[[Expr], Stmt]
+    s: Scatter, count: int, threads: int, machine: Machine, copy: Callable[[Expr], Stmt], update: Callable[[Expr], Stmt]
 ) -> Stmt:
     """First the copies, then the updates, each by the thread that made the copy."""
-    copies = _marked(s.kernel, s.x, spread_out(count, units, "copy", machine, copy))
+    copies = _marked(s.kernel, s.x, spread_out(count, threads, "copy", machine, copy))
     if prod(s.shape(s.indices)) == 0:
         return copies
-    return seq(copies, spread_out(count, units, "element", machine, update))
+    return seq(copies, spread_out(count, threads, "element", machine, update))
 
 
 def _inside(at: tuple[Expr, ...], chosen: tuple[int, ...], data: tuple[int, ...], axis_: int) -> Expr | None:
@@ -190,15 +190,15 @@ def _inside(at: tuple[Expr, ...], chosen: tuple[int, ...], data: tuple[int, ...]
 
 @dataclass(frozen=True)
 class ScatterPlan:
-    """`rows` slices, or parts of such, of a block, on `units` threads each; each thread has `each` elements."""
+    """`rows` slices, or parts of such, of a block, on `threads` threads each; each thread has `each` elements."""
 
     rows: int
-    units: int
+    threads: int
     each: int
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        return self.rows, self.units, self.each
+        return self.rows, self.threads, self.each
 
 
 def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, str] | str:
@@ -210,21 +210,21 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
     found = []
-    units = 1
-    while units <= min(block.limit or 1, 256) and (units == 1 or units < 2 * size):
-        rows = max(min(block.limit or 1, 256) // units, 1)
-        found.append(ScatterPlan(rows, units, min(-(-size // units), EACH)))
-        units *= 2
-    found = [p for p in found if 4 * (min(count, PIECE) + 3 * p.rows * p.units) <= memory.bytes]
+    threads = 1
+    while threads <= min(block.limit or 1, 256) and (threads == 1 or threads < 2 * size):
+        rows = max(min(block.limit or 1, 256) // threads, 1)
+        found.append(ScatterPlan(rows, threads, min(-(-size // threads), EACH)))
+        threads *= 2
+    found = [p for p in found if 4 * (min(count, PIECE) + 3 * p.rows * p.threads) <= memory.bytes]
     if not found:
         return "no block fits the machine"
 
     def cost(p: ScatterPlan) -> float:
-        blocks = -(-slices * -(-size // (p.units * p.each)) // p.rows)
-        search = count // p.units if s.reduction == "none" else count
-        spread = max(machine.line_bytes // 4 // min(p.units, size) / (p.rows if size == 1 else 1), 1.0)
-        one = 3 * search + count / (p.rows * p.units) * FAR + 2 * p.each * FAR * spread + FAR
-        return one * blocks * p.rows * p.units / at_once(machine) + one
+        blocks = -(-slices * -(-size // (p.threads * p.each)) // p.rows)
+        search = count // p.threads if s.reduction == "none" else count
+        spread = max(machine.line_bytes // 4 // min(p.threads, size) / (p.rows if size == 1 else 1), 1.0)
+        one = 3 * search + count / (p.rows * p.threads) * FAR + 2 * p.each * FAR * spread + FAR
+        return one * blocks * p.rows * p.threads / at_once(machine) + one
 
     best = min(found, key=cost)
     tasks = min(slices * (s.data[-1] if size > 1 else 1), at_once(machine))
@@ -233,7 +233,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
         return "looking for the updates of each slice takes longer than to go through them"
     plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
     nest = _Slices(s, plan, machine, slices, size, count).nest()
-    return nest, f"{plan.rows} slices of a block on {plan.units} units each"
+    return nest, f"{plan.rows} slices of a block on {plan.threads} threads each"
 
 
 class _Slices:
@@ -241,8 +241,8 @@ class _Slices:
 
     def __init__(self, s: Scatter, plan: ScatterPlan, machine: Machine, slices: int, size: int, count: int) -> None:
         self.s, self.plan, self.size, self.count, self.slices = s, plan, size, count, slices
-        self.parts = -(-size // (plan.units * plan.each))
-        self.team = BlockRows(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.units, along=size > 1)
+        self.parts = -(-size // (plan.threads * plan.each))
+        self.team = BlockRows(machine, -(-slices * self.parts // plan.rows), plan.rows, plan.threads, along=size > 1)
         number = self.team.number
         self.inside = within(number, slices * self.parts, self.team.blocks * plan.rows)
         self.slice = number // self.parts if self.parts > 1 else number
@@ -282,8 +282,8 @@ class _Slices:
         """``body(indices of the slice, indices in it)`` for each of a thread's elements."""
         p = self.plan
         e = Var(var) if p.each > 1 else index(0)
-        place = (self.part * p.each + e) * p.units + x
-        cond = within(place, self.size, self.parts * p.each * p.units)
+        place = (self.part * p.each + e) * p.threads + x
+        cond = within(place, self.size, self.parts * p.each * p.threads)
         first = unflatten(self.slice, self.s.data[: self.depth])
         one = only_if(cond, body(first, unflatten(place, self.s.data[self.depth :])))
         return loop(var, p.each, one, "unroll") if p.each > 1 else one
@@ -298,9 +298,9 @@ class _Slices:
     def bring(self, x: Expr) -> Stmt:
         """The numbers of the slices that a piece of the updates goes to."""
         s, p = self.s, self.plan
-        all_ = p.rows * p.units
+        all_ = p.rows * p.threads
         steps = -(-self.piece // all_)
-        mine = self.team.row * p.units + x
+        mine = self.team.row * p.threads + x
         j = Var("step") * all_ + mine if steps > 1 else mine
         u = unflatten(self.first + j, s.shape(s.indices)[:-1])
         at = [
@@ -325,9 +325,9 @@ class _Slices:
     def search(self, x: Expr) -> Stmt:
         """The last update of a piece to the slice, of every so many that a thread looks at."""
         p, last = self.plan, Load(self.last.name, (self.team.row, x), _NUMBER)
-        steps = -(-self.piece // p.units)
-        j = Var("s") * p.units + x
-        cond = None if self.count % self.piece == 0 and self.piece % p.units == 0 else less(j, self.left())
+        steps = -(-self.piece // p.threads)
+        j = Var("s") * p.threads + x
+        cond = None if self.count % self.piece == 0 and self.piece % p.threads == 0 else less(j, self.left())
         number = Op("index_cast", (self.first + j,), _NUMBER)
         here = self.goes_here(j) if cond is None else Op("guard", (cond, self.goes_here(j), Const(False, "i1")), "i1")
         return loop("s", steps, store(last.buffer, last.indices, select(here, number, last), "search"))

@@ -60,19 +60,19 @@ class Scanned:
     nothing: Const
 
     def together(self, parts: Sequence[Expr]) -> Expr:
-        """What some parts come to, in their order."""
+        """Combines partial results, in order."""
         return reduce(self.combine, parts)
 
 
 class BlockRows:
-    """`rows` rows of `units` threads (a power of two) a block, in `blocks` blocks; `along`: neighbouring threads are
+    """`rows` rows of `threads` threads (a power of two) a block, in `blocks` blocks; `along`: neighbouring threads are
     those of a row, else those of neighbouring rows."""
 
-    def __init__(self, machine: Machine, blocks: int, rows: int, units: int, along: bool) -> None:
-        self.rows, self.units, self.along = rows, units, along
+    def __init__(self, machine: Machine, blocks: int, rows: int, threads: int, along: bool) -> None:
+        self.rows, self.threads, self.along = rows, threads, along
         self.grid = grid_of(blocks, machine)
         found = warps_of(machine) if along else None
-        self.warps = found if found is not None and units % found.lanes == 0 else None
+        self.warps = found if found is not None and threads % found.lanes == 0 else None
         self.buffers: list[Buffer] = []
         self.loops = 0
         self.warp: Expr = index(0)
@@ -83,11 +83,11 @@ class BlockRows:
 
     @property
     def warps_of_row(self) -> int:
-        return self.units // self.warps.lanes if self.warps else 1
+        return self.threads // self.warps.lanes if self.warps else 1
 
     @property
     def number(self) -> Expr:
-        """The number of a row among those of all blocks."""
+        """The index of a row among those of all blocks."""
         return block_number(self.grid, "block") * self.rows + self.row
 
     @property
@@ -101,15 +101,15 @@ class BlockRows:
         return self.buffers[-1]
 
     def own(self, name: str, dtype: str, *more: int) -> Buffer:
-        """Registers of each thread, at ``(row, thread, ...)``."""
-        return self.new(name, (self.rows, self.units, *more), dtype, "register")
+        """A register array of each thread, at ``(row, thread, ...)``."""
+        return self.new(name, (self.rows, self.threads, *more), dtype, "register")
 
     def shared(self, name: str, count: int, dtype: str) -> Buffer:
-        """An array that the threads of a row share, at ``(row, i)``."""
+        """A shared-memory array of each row, at ``(row, i)``."""
         return self.new(name, (self.rows, count), dtype, "shared")
 
     def kept(self, name: str, count: int, dtype: str) -> Buffer:
-        """The same, one for all that ask for this name."""
+        """`shared`, allocated once for each name."""
         return next((b for b in self.buffers if b.name == name), None) or self.shared(name, count, dtype)
 
     # ---- statements
@@ -135,27 +135,27 @@ class BlockRows:
         var = Var(f"unit_{self.loops}")
         if self.warps is not None:
             lanes, w = self.warps.lanes, self.warps_of_row
-            unit = (self.warp % w) * lanes + var if w > 1 else var
-            return on(self.warps.lane, var.name, lanes, body(unit))
-        if self.units == 1:
+            thread = (self.warp % w) * lanes + var if w > 1 else var
+            return on(self.warps.lane, var.name, lanes, body(thread))
+        if self.threads == 1:
             return body(index(0))
-        return on("block.x" if self.along else "block.y", var.name, self.units, body(var))
+        return on("block.x" if self.along else "block.y", var.name, self.threads, body(var))
 
     def barrier(self) -> list[Stmt]:
-        """The threads of a row wait for each other, where it has more than one."""
+        """A barrier of the threads of a row, where it has more than one."""
         own = self.warps.barrier if self.warps is not None and self.warps_of_row == 1 else BLOCK
-        return [Barrier(own)] if self.units > 1 else []
+        return [Barrier(own)] if self.threads > 1 else []
 
     def meet(self) -> list[Stmt]:
-        """All threads of a block do, whatever row they are of."""
-        return [Barrier(BLOCK)] if self.rows * self.units > 1 else []
+        """A barrier of all threads of the block."""
+        return [Barrier(BLOCK)] if self.rows * self.threads > 1 else []
 
     # ---- scans
 
     def scan(self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]) -> Stmt:
         """Of what each thread has in a register of `values`: in `prefix` what those before it have, in `total` what all
         have, if it is given (registers too)."""
-        if self.units == 1:
+        if self.threads == 1:
 
             def alone(x: Expr) -> Stmt:
                 wholes = self.into(total, values, x, [self.of(mine, x) for _, mine in values]) if total else None
@@ -167,7 +167,7 @@ class BlockRows:
     def total(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
         """Of what each thread has in a register of `values`: in registers `total` what all have together. What threads
         share for it may be written again at once, by another call or in the next iteration of a loop."""
-        if self.units == 1:
+        if self.threads == 1:
             return self.each(lambda x: self.into(total, values, x, [self.of(mine, x) for _, mine in values]))
         return self.total_by_warps(values, total) if self.warps else self.total_in_shared(values, total)
 
@@ -179,10 +179,10 @@ class BlockRows:
         return seq(*(store(b.name, (self.row, at), e, f"all_{s.name}_{b.name}") for b, (s, _), e in stores))
 
     def total_in_shared(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """By a tree, of `FAN` parts in each step."""
-        arrays = [self.kept(f"{s.name}_parts", self.units, s.dtype) for s, _ in values]
+        """Tree reduction in shared memory, `FAN` partial sums in each step."""
+        arrays = [self.kept(f"{s.name}_parts", self.threads, s.dtype) for s, _ in values]
         steps = [self.each(lambda x: self.into(arrays, values, x, [self.of(mine, x) for _, mine in values]))]
-        left = self.units
+        left = self.threads
 
         def fold(source: Sequence[Buffer], targets: Sequence[Buffer], x: Expr, apart: int, count: int) -> Stmt:
             parts = zip(source, values, strict=True)
@@ -204,11 +204,11 @@ class BlockRows:
             found = [s.together([self.of(b, index(i)) for i in range(left)]) for b, (s, _) in parts]
             return self.into(total, values, x, found)
 
-        steps += [*self.barrier(), self.each(whole), *(self.barrier() if left == self.units else [])]
+        steps += [*self.barrier(), self.each(whole), *(self.barrier() if left == self.threads else [])]
         return seq(*steps)
 
     def total_by_warps(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """By shuffles among the lanes of each warp; what whole warps have lies in shared memory."""
+        """Reduction by warp shuffles; the sums of whole warps are combined in shared memory."""
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         arrays = [[self.held(f"{s.name}_{i}", s.dtype) for i in "ab"] for s, _ in values]
@@ -243,13 +243,13 @@ class BlockRows:
     # ---- lanes
 
     def lane(self, x: Expr) -> Expr:
-        """The lane of a thread of a row."""
+        """The lane index of a thread of a row."""
         assert self.warps is not None
         w = self.warps_of_row
         return x if w == 1 else x - (self.warp % w) * self.warps.lanes
 
     def held(self, name: str, dtype: str) -> Buffer:
-        """What lanes show each other, kept for all that ask for this name."""
+        """Arrays that lanes read from each other by shuffles, allocated once for each name."""
         assert self.warps is not None
         shape = (self.rows * self.warps_of_row, self.warps.lanes)
         known = next((b for b in self.buffers if b.name == name), None)
@@ -259,23 +259,23 @@ class BlockRows:
         return Load(b.name, (self.warp, lane), b.dtype)
 
     def give(self, arrays: Sequence[Buffer], x: Expr, values: Sequence[Expr]) -> Stmt:
-        """Show the other lanes a number for each of some arrays."""
+        """Makes a value of each lane available to the others, for each of some arrays."""
         pairs = zip(arrays, values, strict=True)
         return seq(*(store(b.name, (self.warp, self.lane(x)), v, f"give_{b.name}") for b, v in pairs))
 
-    def of(self, b: Buffer, unit: Expr) -> Load:
-        return Load(b.name, (self.row, unit), b.dtype)
+    def of(self, b: Buffer, thread: Expr) -> Load:
+        return Load(b.name, (self.row, thread), b.dtype)
 
     def in_shared(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """Each thread adds what the one so far before it has, twice as far in each step, from one array to the
-        other."""
-        arrays = [[self.kept(f"{s.name}_{i}", self.units, s.dtype) for i in "ab"] for s, _ in values]
+        """Prefix scan in shared memory (Hillis-Steele): each step adds what is twice as far before, from one array to
+        the other."""
+        arrays = [[self.kept(f"{s.name}_{i}", self.threads, s.dtype) for i in "ab"] for s, _ in values]
         own = [mine for _, mine in values]
         steps = [self.each(lambda x: self.into([a[0] for a in arrays], values, x, [self.of(m, x) for m in own]))]
         apart, turn = 1, 0
-        while apart < self.units:
+        while apart < self.threads:
 
             def step(x: Expr, d: int = apart, t: int = turn) -> Stmt:
                 made = []
@@ -292,7 +292,7 @@ class BlockRows:
         def found(x: Expr) -> Stmt:
             pairs = list(zip(scanned, values, strict=True))
             before = [Op("guard", (_at_least(x, 1), self.of(b, x - 1), s.nothing), s.dtype) for b, (s, _) in pairs]
-            whole = [self.of(b, index(self.units - 1)) for b, _ in pairs]
+            whole = [self.of(b, index(self.threads - 1)) for b, _ in pairs]
             wholes = self.into(total, values, x, whole) if total else None
             return seq(self.into(prefix, values, x, before), wholes)
 
@@ -301,8 +301,8 @@ class BlockRows:
     def by_warps(
         self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]
     ) -> Stmt:
-        """The same by shuffles among the lanes of each warp; what whole warps have lies in shared memory, and each
-        thread goes through that."""
+        """Prefix scan by warp shuffles; the totals of whole warps lie in shared memory, and each thread adds those
+        before its own warp."""
         assert self.warps is not None
         lanes, w = self.warps.lanes, self.warps_of_row
         mine_of_row = self.warp % w if w > 1 else index(0)
@@ -356,14 +356,14 @@ class BlockRows:
         return seq(*steps, self.each(found))
 
 
-def meeting(units: int, along: bool, machine: Machine) -> float:
-    """What a scan takes of each thread, in operations."""
-    if units == 1:
+def meeting(threads: int, along: bool, machine: Machine) -> float:
+    """The cost of a scan, in operations of a thread."""
+    if threads == 1:
         return 0.0
     found = warps_of(machine) if along else None
-    if found is None or units % found.lanes:
-        return (BARRIER + 2) * (log2(units) + 1)
-    return 2 * SHUFFLE * log2(found.lanes) + (BARRIER + units // found.lanes if units > found.lanes else 0)
+    if found is None or threads % found.lanes:
+        return (BARRIER + 2) * (log2(threads) + 1)
+    return 2 * SHUFFLE * log2(found.lanes) + (BARRIER + threads // found.lanes if threads > found.lanes else 0)
 
 
 def _at_least(a: Expr, b: int) -> Expr:
@@ -375,7 +375,7 @@ def _less(a: Expr, b: int) -> Expr:
 
 
 def _maximum(a: Expr) -> Expr:
-    """An index, 0 where it is less."""
+    """An index, or 0 if it is negative."""
     return Op("maxsi", (a, index(0)), "index")
 
 

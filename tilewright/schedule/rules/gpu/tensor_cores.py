@@ -70,7 +70,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | str:
-    """The instruction that multiplies the factors of a product, or why there is none."""
+    """The matrix instruction for the factors of a product, or why there is none."""
     total = s.buffer(p.sum.targets[0].buffer).dtype
     for w in machine.warp_products:
         own = w.operands == w.memory and w.sums == total
@@ -80,7 +80,7 @@ def instruction(s: Schedule, p: Contraction, machine: Machine) -> WarpProduct | 
 
 
 def padded(s: Schedule, p: Contraction, product: WarpProduct) -> bool:
-    """Whether rows of a constant factor have been filled up, so that each begins where copies can."""
+    """Whether rows of a constant factor are padded, so that each begins where copies can."""
     most, done = COPY_BYTES // LOOP_TYPES[product.dtype].nbytes, False
     for f, group in zip(p.factors, (p.rows, p.columns), strict=True):
         assert isinstance(f, Op)
@@ -122,7 +122,7 @@ def lies_along_sum(
 
 
 def lies_along_batch(s: Schedule, value: Expr, batch: tuple[tuple[str, int], ...]) -> bool:
-    """Whether neighbours of a factor in memory belong to different products."""
+    """Whether a factor is contiguous along the batch."""
     wide = [d for d in batch if d[1] != 1]
     return bool(wide) and any(coefficient(_place(s, x), v) == 1 for x in loads(value) for v, _ in wide)
 
@@ -135,7 +135,7 @@ def _place(s: Schedule, x: Load) -> Expr:
 
 
 def _run(where: Expr, var: str, extent: int, most: int) -> int:
-    """How many neighbours along a loop lie side by side, at a multiple of their bytes."""
+    """The length of the contiguous, aligned runs along a loop."""
     step = coefficient(where, var)
     if step == 0:
         return most
@@ -173,12 +173,16 @@ def choose(s: Schedule, p: Contraction, w: WarpProduct, sides: tuple[Side, Side]
 
 
 def _numbers(t: WarpTile) -> tuple[int, ...]:
-    return (t.rows, t.columns, t.unit_rows, t.unit_columns, t.depth, t.stages)
+    return (t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth, t.stages)
 
 
 def _registers(t: WarpTile, w: WarpProduct) -> int:
-    """Of a lane: sums, and a step of both factors."""
-    return t.unit_rows * t.unit_columns // t.lanes + (t.unit_rows // w.rows) * 4 + (t.unit_columns // w.columns) * 2
+    """Registers of a lane: accumulators, and the fragments of a step of both factors."""
+    return (
+        t.thread_rows * t.thread_columns // t.lanes
+        + (t.thread_rows // w.rows) * 4
+        + (t.thread_columns // w.columns) * 2
+    )
 
 
 def _multiplications(p: Contraction) -> int:
@@ -219,7 +223,7 @@ def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float
     steps = -(-typical(p.size("depth")) // t.depth)
     turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
-    near = NEAR * (1 / t.unit_rows + 1 / t.unit_columns)
+    near = NEAR * (1 / t.thread_rows + 1 / t.thread_columns)
     far = FAR * (1 / t.rows + 1 / t.columns)
     least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
@@ -235,7 +239,7 @@ def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, (t.units + more) * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.threads + more) * (registers + OTHER_REGISTERS) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

@@ -55,17 +55,17 @@ _RANK = "i32"
 
 @dataclass(frozen=True)
 class TopKPlan:
-    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `units` a line; `each`: elements of a thread, which
-    are ranked, or kept in registers (0: they are read again and again)."""
+    """`form`: "rank", "select" or "sort"; `rows` lines of a block, `threads` a line; `each`: elements of a thread,
+    which are ranked, or kept in registers (0: they are read again and again)."""
 
     form: str
     rows: int
-    units: int
+    threads: int
     each: int
 
     @property
     def numbers(self) -> tuple[str, int, int, int]:
-        return self.form, self.rows, self.units, self.each
+        return self.form, self.rows, self.threads, self.each
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
@@ -84,7 +84,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     found = plans(t, machine)
     best = min(found, key=lambda p: cost(p, t, machine))
     if not (decisions or {}).get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
-        return "sorting a line by one unit takes less"
+        return "sorting a line by one thread takes less"
     asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     plan = TopKPlan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
     body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
@@ -93,8 +93,8 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     s = Schedule(kernel, machine, body=body, decisions=decisions)
     s.decisions.update(asking.decisions)
     s.temporaries.clear()
-    kept = f", {plan.each} elements of each unit" if plan.each else ""
-    s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.units} units each{kept}"
+    kept = f", {plan.each} elements of each thread" if plan.each else ""
+    s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.threads} threads each{kept}"
     return s
 
 
@@ -105,21 +105,23 @@ def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:
     limit, size = block.limit or 1, 8 if t.order_dtype.endswith("64") else 4
     found = []
     for each in ELEMENTS:
-        for units in _powers(min(limit, -(-t.size // each))):
+        for threads in _powers(min(limit, -(-t.size // each))):
             room = memory.bytes // (size * min(t.size, PIECE))
-            found += [TopKPlan("rank", rows, units, each) for rows in _powers(min(limit // units, lines, max(room, 1)))]
+            found += [
+                TopKPlan("rank", rows, threads, each) for rows in _powers(min(limit // threads, lines, max(room, 1)))
+            ]
     if t.order_dtype == _RANK and t.k <= MOST and t.k < t.size:
-        for units in [n for n in _powers(limit) if n >= 32 or n == limit]:
-            each = -(-t.size // units)
-            registers = machine.vector_registers * limit // units  # of a thread, where others have theirs too
+        for threads in [n for n in _powers(limit) if n >= 32 or n == limit]:
+            each = -(-t.size // threads)
+            registers = machine.vector_registers * limit // threads  # of a thread, where others have theirs too
             kept = [each] if each <= min(machine.vector_registers // 4, registers // 12) else []
-            if 8 * t.k + 7 * 4 * units + 64 <= memory.bytes:
-                found += [TopKPlan("select", 1, units, e) for e in [*kept, 0]]
+            if 8 * t.k + 7 * 4 * threads + 64 <= memory.bytes:
+                found += [TopKPlan("select", 1, threads, e) for e in [*kept, 0]]
     whole = _whole(t)
     fits = whole > 1 and (t.order_dtype == _RANK or whole == t.size)  # browsers have no least number of 64 bits
-    for units in _powers(min(limit, whole // 2)) if fits else ():
+    for threads in _powers(min(limit, whole // 2)) if fits else ():
         room = memory.bytes // ((size + 4) * whole)
-        found += [TopKPlan("sort", rows, units, 0) for rows in _powers(min(limit // units, lines, room)) if room]
+        found += [TopKPlan("sort", rows, threads, 0) for rows in _powers(min(limit // threads, lines, room)) if room]
     return found
 
 
@@ -155,18 +157,18 @@ def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
     limit = (block.limit if block is not None else None) or 1
     one: float
     if p.form == "rank":
-        one = n * (1 + COMPARED * p.each) + -(-n // p.units) * FAR + 4 * FAR
-        blocks = -(-lines // p.rows) * -(-n // (p.units * p.each))
+        one = n * (1 + COMPARED * p.each) + -(-n // p.threads) * FAR + 4 * FAR
+        blocks = -(-lines // p.rows) * -(-n // (p.threads * p.each))
     elif p.form == "sort":
-        one = _steps(t) * (_whole(t) // 2 // p.units * SWAPPED + BARRIER) + -(-_whole(t) // p.units) * 2 * FAR
+        one = _steps(t) * (_whole(t) // 2 // p.threads * SWAPPED + BARRIER) + -(-_whole(t) // p.threads) * 2 * FAR
         blocks = -(-lines // p.rows)
     else:
         passes = 32 // DIGIT + -(-(n - 1).bit_length() // DIGIT)
-        steps, counts = -(-n // p.units), (1 << DIGIT) - 1
-        one = passes * (steps * ((FAR if not p.each else 0) + 2 * counts) + 2 * meeting(p.units, True, machine))
-        one += 2 * steps * FAR + int(-(-t.k // p.units) * t.k) * (1 + COMPARED)
+        steps, counts = -(-n // p.threads), (1 << DIGIT) - 1
+        one = passes * (steps * ((FAR if not p.each else 0) + 2 * counts) + 2 * meeting(p.threads, True, machine))
+        one += 2 * steps * FAR + int(-(-t.k // p.threads) * t.k) * (1 + COMPARED)
         blocks = lines
-    everyone = blocks * max(p.rows * p.units, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / 8)
     return one * everyone / at_once(machine) + one
 
 
@@ -177,7 +179,7 @@ class _Lines:
         self.t, self.plan, self.parts = t, plan, parts
         lines = prod(t.lead)
         blocks = -(-lines // plan.rows) * parts
-        self.team = BlockRows(machine, blocks, plan.rows, plan.units, along=True)
+        self.team = BlockRows(machine, blocks, plan.rows, plan.threads, along=True)
         number = self.team.number  # of all rows of all blocks: a line's parts are blocks apart
         block = (number - self.team.row) // plan.rows if plan.rows > 1 else number
         self.part = block % parts if parts > 1 else index(0)
@@ -211,7 +213,7 @@ class _Lines:
 
 class _Ranked(_Lines):
     def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
-        super().__init__(t, plan, machine, -(-t.size // (plan.units * plan.each)))
+        super().__init__(t, plan, machine, -(-t.size // (plan.threads * plan.each)))
         self.piece = min(t.size, PIECE)
         self.pieces = -(-t.size // self.piece)
         self.keys = self.team.shared("keys", self.piece, t.order_dtype)
@@ -231,11 +233,11 @@ class _Ranked(_Lines):
 
     def at(self, x: Expr, e: int) -> Expr:
         p = self.plan
-        return (self.part * p.each + e) * p.units + x
+        return (self.part * p.each + e) * p.threads + x
 
     @property
     def most(self) -> int:
-        return self.parts * self.plan.units * self.plan.each
+        return self.parts * self.plan.threads * self.plan.each
 
     def begin(self, x: Expr) -> Stmt:
         zero, t = Const(0, self.t.order_dtype), self.team
@@ -252,7 +254,7 @@ class _Ranked(_Lines):
 
     def bring(self, x: Expr) -> Stmt:
         """A piece of the line to shared memory."""
-        u, n = self.plan.units, self.t.size
+        u, n = self.plan.threads, self.t.size
         steps = -(-self.piece // u)
         j = Var("step") * u + x if steps > 1 else x
         most = self.pieces * self.piece if self.piece % u == 0 else 1 << 30
@@ -287,10 +289,10 @@ class _Selected(_Lines):
         super().__init__(t, plan, machine, 1)
         team = self.team
         self.least = Const(-(1 << 31), _RANK)
-        self.steps = -(-t.size // plan.units)
+        self.steps = -(-t.size // plan.threads)
         self.counts = [team.own(f"count_{c}", _RANK) for c in range(1, 1 << DIGIT)]
         self.totals = [team.own(f"reach_{c}", _RANK) for c in range(1, 1 << DIGIT)]
-        self.bar, self.last, self.above = (team.own(n, _RANK) for n in ("bar", "last", "above"))
+        self.threshold, self.last, self.above = (team.own(n, _RANK) for n in ("bar", "last", "above"))
         self.held = team.own("held", _RANK, self.steps) if plan.each else None
         self.taken, self.slot = team.own("taken", _RANK), team.own("slot", _RANK)
         self.keys, self.places = team.shared("keys", t.k, _RANK), team.shared("places", t.k, _RANK)
@@ -301,7 +303,7 @@ class _Selected(_Lines):
         bits = max((self.t.size - 1).bit_length(), 1)
         parts = [
             t.each(self.begin),
-            loop("digit", 32 // DIGIT, self.digit(32, self.bar, self.reaches, enough=True)),
+            loop("digit", 32 // DIGIT, self.digit(32, self.threshold, self.reaches, enough=True)),
             t.each(self.count_above),
             t.total([(one, self.taken)], [self.above]),
             loop(
@@ -322,15 +324,15 @@ class _Selected(_Lines):
         return store(b.name, (self.team.row, x), value, f"set_{b.name}")
 
     def begin(self, x: Expr) -> Stmt:
-        steps: list[Stmt] = [self.set(self.bar, x, self.least), self.set(self.last, x, Const(0, _RANK))]
+        steps: list[Stmt] = [self.set(self.threshold, x, self.least), self.set(self.last, x, Const(0, _RANK))]
         if self.held is not None:
             for s in range(self.steps):
-                value = self.key(self.at(x, index(s)), self.least, self.steps * self.plan.units)
+                value = self.key(self.at(x, index(s)), self.least, self.steps * self.plan.threads)
                 steps.append(store(self.held.name, (self.team.row, x, index(s)), value, "hold"))
         return seq(*steps)
 
     def at(self, x: Expr, step: Expr) -> Expr:
-        return step * self.plan.units + x
+        return step * self.plan.threads + x
 
     def over(self, x: Expr, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``body(key, position)`` for each of a thread's elements; beyond the line the key is the least one."""
@@ -338,21 +340,23 @@ class _Selected(_Lines):
             keys = [Load(self.held.name, (self.team.row, x, index(s)), _RANK) for s in range(self.steps)]
             return seq(*(body(k, self.at(x, index(s))) for s, k in enumerate(keys)))
         at = self.at(x, Var("step"))
-        return loop("step", self.steps, body(self.key(at, self.least, self.steps * self.plan.units), at))
+        return loop("step", self.steps, body(self.key(at, self.least, self.steps * self.plan.threads), at))
 
     # ---- the threshold
 
-    def reaches(self, key: Expr, at: Expr, bar: Expr, x: Expr) -> Expr:
-        return Op("cmpi.sge", (key, bar), "i1")
+    def reaches(self, key: Expr, at: Expr, threshold: Expr, x: Expr) -> Expr:
+        return Op("cmpi.sge", (key, threshold), "i1")
 
     def is_tie(self, key: Expr, at: Expr, place: Expr, x: Expr) -> Expr:
         """Whether it is the k-th largest, and stands before a place."""
-        same = Op("cmpi.eq", (key, self.reg(self.bar, x)), "i1")
-        inside = within(at, self.t.size, self.steps * self.plan.units)
+        same = Op("cmpi.eq", (key, self.reg(self.threshold, x)), "i1")
+        inside = within(at, self.t.size, self.steps * self.plan.threads)
         found = both(same, Op("cmpi.slt", (Op("index_cast", (at,), _RANK), place), "i1"))
         return found if inside is None else both(found, inside)
 
-    def digit(self, bits: int, bar: Buffer, holds: Callable[[Expr, Expr, Expr, Expr], Expr], enough: bool) -> Stmt:
+    def digit(
+        self, bits: int, threshold: Buffer, holds: Callable[[Expr, Expr, Expr, Expr], Expr], enough: bool
+    ) -> Stmt:
         """The next two bits of a threshold: the largest of which still `enough` elements hold, k of them, or of which
         not enough do, those that are missing beside the ones above."""
         t = self.team
@@ -360,7 +364,7 @@ class _Selected(_Lines):
         shift = Op("index_cast", (index(bits - DIGIT) - var * DIGIT,), _RANK)
 
         def tried(x: Expr, c: int) -> Expr:
-            return Op("addi", (self.reg(bar, x), Op("shli", (Const(c, _RANK), shift), _RANK)), _RANK)
+            return Op("addi", (self.reg(threshold, x), Op("shli", (Const(c, _RANK), shift), _RANK)), _RANK)
 
         def count(x: Expr) -> Stmt:
             def one(key: Expr, at: Expr) -> Stmt:
@@ -373,7 +377,7 @@ class _Selected(_Lines):
             return seq(*(self.set(b, x, Const(0, _RANK)) for b in self.counts), self.over(x, one))
 
         def choose(x: Expr) -> Stmt:
-            found: Expr = self.reg(bar, x)
+            found: Expr = self.reg(threshold, x)
             for c, total in enumerate(self.totals, 1):
                 n = self.reg(total, x)
                 if enough:
@@ -381,7 +385,7 @@ class _Selected(_Lines):
                 else:
                     good = Op("cmpi.slt", (add(n, self.reg(self.above, x)), Const(self.t.k, _RANK)), "i1")
                 found = select(good, tried(x, c), found)
-            return self.set(bar, x, found)
+            return self.set(threshold, x, found)
 
         values = [(Scanned(f"digit_{c}", _RANK, add, Const(0, _RANK)), b) for c, b in enumerate(self.counts, 1)]
         return seq(t.each(count), t.total(values, self.totals), t.each(choose))
@@ -390,13 +394,13 @@ class _Selected(_Lines):
 
     def count_above(self, x: Expr) -> Stmt:
         def one(key: Expr, at: Expr) -> Stmt:
-            hit = select(Op("cmpi.sgt", (key, self.reg(self.bar, x)), "i1"), Const(1, _RANK), Const(0, _RANK))
+            hit = select(Op("cmpi.sgt", (key, self.reg(self.threshold, x)), "i1"), Const(1, _RANK), Const(0, _RANK))
             return self.set(self.taken, x, add(self.reg(self.taken, x), hit))
 
         return seq(self.set(self.taken, x, Const(0, _RANK)), self.over(x, one))
 
     def is_taken(self, key: Expr, at: Expr, x: Expr) -> Expr:
-        above = Op("cmpi.sgt", (key, self.reg(self.bar, x)), "i1")
+        above = Op("cmpi.sgt", (key, self.reg(self.threshold, x)), "i1")
         place = add(self.reg(self.last, x), Const(1, _RANK))
         return either(above, self.is_tie(key, at, place, x))
 
@@ -424,7 +428,7 @@ class _Selected(_Lines):
 
     def write(self, x: Expr) -> Stmt:
         """Each of them to its place, which is the number of those before it."""
-        t, k, u = self.team, self.t.k, self.plan.units
+        t, k, u = self.team, self.t.k, self.plan.threads
         steps = -(-k // u)
         i = Var("turn") * u + x if steps > 1 else x
         rank, j = self.taken, Var("j")
@@ -464,7 +468,7 @@ class _Sorted(_Lines):
 
     def over(self, x: Expr, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
         """``body(i)`` for every so many of `count` numbers."""
-        u = self.plan.units
+        u = self.plan.threads
         steps = -(-count // u)
         i = Var("i") * u + x if steps > 1 else x
         one = only_if(within(i, count, steps * u), body(i))

@@ -86,7 +86,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     others = {name: tuple(dims) for name, dims in stores_of.items() if name != found.store.block}
     s.body = TransposeWriter(found, tile, s, machine, others).nest()
     s.temporaries.clear()
-    s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a unit"
+    s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a thread"
     return s
 
 
@@ -94,19 +94,19 @@ def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> TransposedS
     """A store as one that reads across; None if it does not, or if its rows or columns are short."""
     block, order = s.store(name), [v for v, _ in dims]
     steps = {v: dict(load_strides(s, block, v)) for v in order}
-    units = list(_read_together(block.targets[0].value))
+    threads = list(_read_together(block.targets[0].value))
     if len(block.targets) != 1:
         return None
     inner = next((v for v in order if store_stride(s, block, v) == 1), None)
     if inner is None:
         return None
-    across = {v for v in order if any(_is_across(e, steps[inner], steps[v]) for e in units)}
+    across = {v for v in order if any(_is_across(e, steps[inner], steps[v]) for e in threads)}
     row = _in_a_line(dims, {v: (store_stride(s, block, v),) for v in order if v not in across})
     if not row:
         return None
     rest = [d for d in dims if d not in row]
     for v in (v for v, _ in rest if v in across):
-        reads = [e for e in units if _is_across(e, steps[inner], steps[v])]
+        reads = [e for e in threads if _is_across(e, steps[inner], steps[v])]
         columns = {d: tuple(steps[d][x] for e in reads for x in loads(e)) for d, _ in rest}
         column = _in_a_line(rest, columns)
         if min(prod(n for _, n in row), prod(n for _, n in column)) >= SHORT:
@@ -182,7 +182,7 @@ class TransposeWriter:
         self, a: TransposedStore, tile: tuple[int, int], s: Schedule, machine: Machine, others: Mapping[str, Dims]
     ) -> None:
         self.a, (self.side, self.each), self.s = a, tile, s
-        self.units = self.side * self.side // self.each
+        self.threads = self.side * self.side // self.each
         self.others = others
         wide = self.longest = lanes(machine)
         in_runs = all(isinstance(x, Load) for x in a.reads) and all(
@@ -212,18 +212,18 @@ class TransposeWriter:
         found = []
         for i, (name, dims) in enumerate(self.others.items()):
             wide = self.longest if dims and dims[-1][1] % self.longest == 0 else 1
-            found.append(shared_out(self.s.store(name), dims, i, wide, blocks, self.units, self.unit))
+            found.append(shared_out(self.s.store(name), dims, i, wide, blocks, self.threads, self.thread))
         return found
 
-    def unit(self, name: str, body: Stmt) -> Stmt:
-        return on("block.x", name, self.units, body)
+    def thread(self, name: str, body: Stmt) -> Stmt:
+        return on("block.x", name, self.threads, body)
 
     def phase(self, name: str, across: bool) -> tuple[Expr, Expr, Expr | None, dict[str, Expr]]:
         """Row and column within the tile of a thread's element, the condition that they exist, and all loops' values;
         neighbouring threads go along columns, or `across` them."""
         a, u, step = self.a, Var(f"u_{name}"), Var(f"e_{name}")
         beside = self.side // self.wide
-        far, first = step * (self.units // beside) + u // beside, u % beside * self.wide
+        far, first = step * (self.threads // beside) + u // beside, u % beside * self.wide
         near = first + _LANE if self.wide > 1 else first
         row, column = (far, near) if across else (near, far)
         at_row, at_column = (self.places[n] * self.side for n in ("%row", "%column"))
@@ -234,7 +234,7 @@ class TransposeWriter:
         return row, column, all_of([self.exists, *inside]), values
 
     def loops(self, name: str, body: Stmt) -> Stmt:
-        return self.unit(f"u_{name}", on("unroll", f"e_{name}", self.each // self.wide, body))
+        return self.thread(f"u_{name}", on("unroll", f"e_{name}", self.each // self.wide, body))
 
     def lanes(self, body: Stmt) -> Stmt:
         return body if self.wide == 1 else on("vector", _LANE.name, self.wide, body)

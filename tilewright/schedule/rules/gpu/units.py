@@ -23,7 +23,8 @@ def axis(machine: Machine, name: str) -> Axis | None:
 
 
 def fits_axis(machine: Machine, name: str, count: int) -> bool:
-    """Whether an axis of a grid (``grid.x``) has so many threads, for all sizes."""
+    """Whether the machine's limit for an axis of the grid (``grid.x``) allows so many blocks or threads, for all
+    sizes."""
     found = axis(machine, name.partition(".")[0])
     return found is not None and (found.side(name) is None or at_most(count, found.side(name) or 0))
 
@@ -34,7 +35,7 @@ def shared(machine: Machine) -> Memory | None:
 
 
 def has_blocks(machine: Machine) -> bool:
-    """Whether it runs a grid of blocks with a memory of their own."""
+    """Whether the machine has a grid of thread blocks with shared memory."""
     return all(axis(machine, n) is not None for n in (GRID, BLOCK)) and shared(machine) is not None
 
 
@@ -70,7 +71,7 @@ def all_of(conditions: Sequence[Expr | None]) -> Expr | None:
 
 
 def guarded(condition: Expr | None, value: Expr, otherwise: Const) -> Expr:
-    """The value where the condition holds; what it reads is read only there."""
+    """A predicated value: computed where the condition holds, and its loads happen only there."""
     return value if condition is None else Op("guard", (condition, value, otherwise), otherwise.dtype)
 
 
@@ -79,7 +80,7 @@ def only_if(condition: Expr | None, s: Stmt) -> Stmt:
 
 
 def on(kind: str, var: str, extent: int, *body: Stmt) -> For:
-    """A loop of a kind or on an axis."""
+    """A loop of a kind (``serial``, ``unroll``), or bound to an axis."""
     return loop(var, extent, seq(*body), kind)
 
 
@@ -105,8 +106,7 @@ def warps_of(machine: Machine) -> WarpAxes | None:
 
 
 def processors(machine: Machine) -> int:
-    """How many parts of a machine run blocks of their own; where the record does not say it, kernels have eight parts
-    for each."""
+    """The number of multiprocessors; where the record does not say it, an eighth of its `cores`."""
     costs = machine.grid_costs
     return costs.processors if costs is not None else max(machine.cores // 8, 1)
 
@@ -127,7 +127,7 @@ def blocks_on_grid(grid: tuple[int, int], name: str, body: Stmt) -> Stmt:
 
 
 def block_number(grid: tuple[int, int], name: str) -> Expr:
-    """The number of a block in the loops of `blocks_on_grid`."""
+    """The linear block index in the loops of `blocks_on_grid`."""
     x: Expr = Var(f"{name}_x") if grid[0] != 1 else Const(0, "index")
     return Var(f"{name}_y") * grid[0] + x if grid[1] != 1 else x
 
@@ -141,10 +141,10 @@ def block_sizes(machine: Machine) -> tuple[list[int], int]:
     return sizes, max(limit // PART, sizes[0])
 
 
-def spread_out(count: int, units: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
-    """``each(number)`` for so many numbers, neighbours on neighbouring threads of blocks of `units`."""
-    grid = grid_of(-(-count // units), machine)
-    unit = Var(f"{name}_unit")
-    number = block_number(grid, name) * units + unit
-    body = only_if(within(number, count, grid[0] * grid[1] * units), each(number))
-    return blocks_on_grid(grid, name, on("block.x", unit.name, units, body))
+def spread_out(count: int, threads: int, name: str, machine: Machine, each: Callable[[Expr], Stmt]) -> Stmt:
+    """``each(number)`` for so many numbers, neighbours on neighbouring threads of blocks of `threads`."""
+    grid = grid_of(-(-count // threads), machine)
+    thread = Var(f"{name}_unit")
+    number = block_number(grid, name) * threads + thread
+    body = only_if(within(number, count, grid[0] * grid[1] * threads), each(number))
+    return blocks_on_grid(grid, name, on("block.x", thread.name, threads, body))

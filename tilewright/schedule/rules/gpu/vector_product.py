@@ -97,8 +97,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 
 
 def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
-    """Whether rows of a constant matrix have been filled up, so that accesses of all of them are as long as they may
-    be."""
+    """Whether rows of a constant matrix are padded, so that accesses of all of them can have the full width."""
     (x, *more), group = loads(p.factors[which]), p.rows if which == 0 else p.columns
     if more or x.buffer not in s.kernel.constants or x.buffer in s.packs:
         return False
@@ -153,8 +152,8 @@ class Matrix:
         return prod(n for _, n in self.others)
 
     def registers(self, each: int, steps: int) -> int:
-        """What a thread keeps of so many columns and steps, in registers of 4 bytes: sums, vectors, and the matrix as
-        it lies."""
+        """Registers of a thread for so many columns and steps: sums, vectors, and the loaded matrix, in 4 bytes
+        each."""
         return self.vectors * (each + steps) + each * steps * self.nbytes // 4
 
 
@@ -172,7 +171,7 @@ class GemvShare:
         return self.across, self.shares, self.each, self.steps
 
     @property
-    def units(self) -> int:
+    def threads(self) -> int:
         return self.across * self.shares
 
     @property
@@ -184,17 +183,17 @@ class GemvShare:
         return -(-m.columns // self.columns)
 
     def taken(self, m: Matrix) -> int:
-        """Steps that are computed: whole turns of all threads."""
+        """Steps that are computed: the sum's length, rounded up to whole turns of all threads."""
         turn = self.shares * self.steps
         return -(-m.steps // turn) * turn
 
     def beyond(self, m: Matrix) -> float:
-        """How many times the matrix is computed, with what lies beyond it."""
+        """The padding overhead: what is computed of the matrix, with what lies beyond it, over what is needed."""
         return typical(self.blocks(m)) * self.columns * typical(self.taken(m)) / typical(m.columns * m.steps)
 
     def __str__(self) -> str:
         return (
-            f"{self.columns} columns on {self.units} units, {self.shares} of them along the sum, "
+            f"{self.columns} columns on {self.threads} threads, {self.shares} of them along the sum, "
             f"{self.each} columns by {self.steps} steps at once"
         )
 
@@ -206,29 +205,29 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | 
     fits = [
         t
         for t in _shares(m)
-        if t.units <= (block.limit or 1)
+        if t.threads <= (block.limit or 1)
         and 4 * (t.shares + m.deep) * t.columns * m.vectors <= memory.bytes
         and t.each * m.vectors <= machine.vector_registers
         and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
-        and t.units * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
+        and t.threads * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
         and fits_axis(machine, "grid.x", t.blocks(m))
         and fits_axis(machine, "grid.z", batch)
     ]
     if not fits:
         return "no block fits the machine"
     fits = [t for t in fits if t.beyond(m) <= MOST_BEYOND] or fits
-    best = min(fits, key=lambda t: (cost(t, m, batch, machine), t.units))
+    best = min(fits, key=lambda t: (cost(t, m, batch, machine), t.threads))
     chosen = s.sample_choice("share", [t.numbers for t in fits], best.numbers)
     return GemvShare(*chosen)
 
 
 def _shares(m: Matrix) -> list[GemvShare]:
     found = []
-    for units in UNITS:
-        for across in (a for a in ACROSS if a <= units):
+    for threads in UNITS:
+        for across in (a for a in ACROSS if a <= threads):
             for n in AT_ONCE:
                 for each, steps in [(c, m.run * n // c) for c in COLUMNS if c <= n] if m.deep else [(m.run, n)]:
-                    t = GemvShare(across, units // across, each, steps)
+                    t = GemvShare(across, threads // across, each, steps)
                     if (t.columns < 2 * m.columns or across * each == m.run) and (
                         t.shares * t.steps < 2 * m.steps or (t.shares, n) == (1, AT_ONCE[0])
                     ):
@@ -248,8 +247,8 @@ def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
     busiest, taken = -(-blocks // count), typical(t.taken(m))
     of_block = t.columns * taken * m.nbytes
     registers = m.registers(t.each, t.steps) + ADDRESSES
-    resident = min(2 * block.limit // t.units, block.limit * REGISTERS // (t.units * registers)) or 1
-    on_way = min(busiest, resident) * t.units * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
+    resident = min(2 * block.limit // t.threads, block.limit * REGISTERS // (t.threads * registers)) or 1
+    on_way = min(busiest, resident) * t.threads * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
     speed = min(on_way / machine.flight_bytes, ALONE)
     beside = (t.shares if m.deep else t.across) * m.run * m.nbytes
     waste = 1.0
@@ -274,7 +273,7 @@ class GemvWriter:
         value = p.sum.targets[0].value
         assert isinstance(value, Op)
         self.add, self.multiply = value.op, "mulf" if value.op == "addf" else "muli"
-        u = t.units
+        u = t.threads
         self.sums = Buffer(s.fresh("sums"), (u, m.vectors, t.each), dtype, "register")
         self.piece = Buffer(s.fresh("piece"), (u, t.each, t.steps), dtype, "register")
         self.vector = Buffer(s.fresh("vector"), (u, m.vectors, t.steps), dtype, "register")
@@ -288,7 +287,9 @@ class GemvWriter:
             steps.append(on("serial", "step", whole, self.products("u", self.step, inside=True)))
         if rest:
             steps.append(self.products("u_rest", Const(whole, "index"), inside=False))
-        return self.grid(seq(self.unit("u0", self.begin), *steps, *self.combined(), self.unit("u_out", self.written)))
+        return self.grid(
+            seq(self.thread("u0", self.begin), *steps, *self.combined(), self.thread("u_out", self.written))
+        )
 
     def grid(self, body: Stmt) -> Stmt:
         for b in (self.vector, self.piece, self.sums, self.part):
@@ -298,9 +299,9 @@ class GemvWriter:
 
     # ---- places
 
-    def unit(self, name: str, body: object) -> For:
+    def thread(self, name: str, body: object) -> For:
         assert callable(body)
-        return on("block.x", name, self.t.units, body(Var(name)))
+        return on("block.x", name, self.t.threads, body(Var(name)))
 
     def along(self, u: Expr) -> tuple[Expr, Expr]:
         """A thread's place along the columns of the block, and along the sum: neighbours are neighbours in memory."""
@@ -339,10 +340,10 @@ class GemvWriter:
             each = self.each_vector("r", on("unroll", "c", t.each, put))
             return seq(*brought, on("unroll", "i", t.steps, each))
 
-        return self.unit(name, body)
+        return self.thread(name, body)
 
     def flat(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are columns: a thread has a run of them, and neighbouring steps of the sum."""
+        """The matrix is contiguous along columns: a thread has a run of them, and neighbouring steps of the sum."""
         t, m = self.t, self.m
         column = self.tile * t.across + x
         column = minimum(column, -(-m.columns // m.run) - 1) if m.columns % t.columns else column
@@ -358,20 +359,20 @@ class GemvWriter:
         return [brought, self.each_vector("r", on("unroll", "j", t.steps // run, on("vector", "v", run, put)))]
 
     def of_vector(self, u: Expr, place: Expr, within_sum: Expr | None, depth: dict[str, Expr]) -> Stmt:
-        """A step's number of a vector."""
+        """An element of a vector, by its step."""
         m, r = self.m, Var("r")
         value = self.zero_beyond(within_sum, self.factor(1 - m.which, digits(r, m.others), depth))
         return store(self.vector.name, (u, r, place), value, self.s.fresh("bring_vector"))
 
     def vector_run(self) -> int:
-        """Neighbours of the vector that are read at once."""
+        """The vector width of the loads of the vector."""
         run, inner = self.t.steps, innermost(self.m.depth)[1]
         while inner % run or run * 4 > 16:
             run //= 2
         return run
 
     def deep(self, u: Expr, x: Expr, y: Expr, step: Expr, inside: bool) -> list[Stmt]:
-        """Neighbours in memory are steps of the sum: a thread has runs of them, of some columns."""
+        """The matrix is contiguous along the sum: a thread has runs of steps, of some columns."""
         t, m = self.t, self.m
         count = t.steps // m.run
         turn = step * count + Var("h")
@@ -387,7 +388,7 @@ class GemvWriter:
         return [brought, self.each_vector("r", on("unroll", "h", count, on("vector", "l", m.run, put)))]
 
     def clamped(self, position: Expr, size: int, inside: bool) -> tuple[Expr, Expr | None]:
-        """A position, or the last one for those beyond it, and the condition that it is none of these."""
+        """A position clamped to the last one, and the condition that it was in range."""
         if inside:
             return position, None
         return minimum(position, size - 1), Op("cmpi.slt", (position, Const(size, "index")), "i1")
@@ -398,7 +399,7 @@ class GemvWriter:
     # ---- all threads of a column together
 
     def combined(self) -> list[Stmt]:
-        """Sums go to shared memory, and are added up until a thread can add what is left."""
+        """Tree reduction of the partial sums in shared memory, until one thread can add what is left."""
         t, dtype = self.t, self.zero.dtype
 
         def put(u: Expr) -> Stmt:
@@ -408,7 +409,7 @@ class GemvWriter:
             told = store(self.part.name, self.of_share(y, place), mine, self.s.fresh("tell"))
             return self.each_vector("r", on("unroll" if self.m.deep else "vector", "c", t.each, told))
 
-        steps: list[Stmt] = [self.unit("u_tell", put), Barrier(BLOCK)]
+        steps: list[Stmt] = [self.thread("u_tell", put), Barrier(BLOCK)]
         left = t.shares
         while left > LAST:
             left //= FAN
@@ -422,12 +423,12 @@ class GemvWriter:
         across = self.m.vectors * t.columns
         count = left * across
         u, n = Var(f"u_{left}"), Var(f"n_{left}")
-        place = n * t.units + u
+        place = n * t.threads + u
         y, c = place // across, place % across
         total = self.total([self.told(y + i * left, c) for i in range(FAN)])
         put = store(self.part.name, self.of_share(y, c), total, self.s.fresh(f"tree_{left}"))
-        body = only_if(within(place, count, t.units), put)
-        return on("block.x", u.name, t.units, on("serial", n.name, -(-count // t.units), body))
+        body = only_if(within(place, count, t.threads), put)
+        return on("block.x", u.name, t.threads, on("serial", n.name, -(-count // t.threads), body))
 
     def part_shape(self) -> tuple[int, int]:
         """Of the sums of all shares in shared memory, see `of_share`."""
@@ -448,7 +449,7 @@ class GemvWriter:
     def written(self, u: Expr) -> Stmt:
         t, p, m = self.t, self.p, self.m
         across = m.vectors * t.columns
-        c = Var("n_out") * t.units + u
+        c = Var("n_out") * t.threads + u
         column = self.tile * t.columns + (c % t.columns if m.vectors > 1 else c)
         other = digits(c // t.columns, m.others)
         values: dict[str, Expr] = digits(Var("batch"), p.batch) | other | digits(column, m.group)
@@ -460,8 +461,8 @@ class GemvWriter:
         if target.buffer in self.s.kernel.outputs:
             writes.append(store(target.buffer, at[target.buffer], made, p.sum.block))
         writes += applied(self.s, p.after, known, at)
-        inside = all_of([within(c, across, t.units), within(column, m.columns, t.columns)])
-        return on("serial", "n_out", -(-across // t.units), only_if(inside, seq(*writes)))
+        inside = all_of([within(c, across, t.threads), within(column, m.columns, t.columns)])
+        return on("serial", "n_out", -(-across // t.threads), only_if(inside, seq(*writes)))
 
 
 def _runs(number: Expr, dims: Sequence[tuple[str, int]], run: int, v: Expr) -> dict[str, Expr]:

@@ -56,18 +56,18 @@ def innermost(group: tuple[tuple[str, int], ...]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class WarpTile(ContractionTile):
-    """A tile of which warps have parts: `unit_rows` and `unit_columns` are those of a warp. `stages`: pieces of each
-    factor in shared memory, all but one of them on their way."""
+    """A tile of which warps have parts: `thread_rows` and `thread_columns` are those of a warp. `stages`: pieces of
+    each factor in shared memory, all but one of them on their way."""
 
     stages: int
     lanes: int
 
     @property
     def warps(self) -> int:
-        return self.rows // self.unit_rows * (self.columns // self.unit_columns)
+        return self.rows // self.thread_rows * (self.columns // self.thread_columns)
 
     @property
-    def units(self) -> int:
+    def threads(self) -> int:
         return self.lanes * self.warps
 
     def tiles(self, p: Contraction) -> int:
@@ -80,7 +80,7 @@ class WarpTile(ContractionTile):
 
     def __str__(self) -> str:
         return (
-            f"tiles of {self.rows} x {self.columns} on {self.warps} warps, {self.unit_rows} x {self.unit_columns} "
+            f"tiles of {self.rows} x {self.columns} on {self.warps} warps, {self.thread_rows} x {self.thread_columns} "
             f"each, {self.depth} steps of the sum in shared memory, {self.stages} at once"
         )
 
@@ -90,18 +90,18 @@ class WarpWriter(ContractionWriter):
 
     t: WarpTile
     #: the axes of those that run an instruction together, and of each of these
-    team_axis, unit_axis = WARP, LANE
+    team_axis, thread_axis = WARP, LANE
 
     def __init__(
         self, s: Schedule, p: Contraction, t: WarpTile, w: WarpProduct, sides: tuple[Side, Side], load: WarpLoad
     ) -> None:
         super().__init__(s, p, t)
         self.w, self.sides, self.load = w, sides, load
-        self.sums = Buffer(s.fresh("sums"), (t.warps, t.unit_rows, t.unit_columns), w.sums, w.memory)
+        self.sums = Buffer(s.fresh("sums"), (t.warps, t.thread_rows, t.thread_columns), w.sums, w.memory)
         self.vector = COPY_BYTES // LOOP_TYPES[w.dtype].nbytes
         a, b = (Buffer(s.fresh(f"piece_{x}"), self.shape(i), w.dtype, "shared") for i, x in enumerate("ab"))
         self.pieces = a, b
-        self.across = t.columns // t.unit_columns
+        self.across = t.columns // t.thread_columns
 
     def shape(self, which: int) -> tuple[int, ...]:
         """Of the pieces of a factor that are in shared memory at once."""
@@ -135,11 +135,11 @@ class WarpWriter(ContractionWriter):
         turn = (Wait(token, stages - 2), Barrier(BLOCK), AsyncCopy(token, more), self.products(self.step % stages))
         return on("serial", "first", stages - 1, begin), on("serial", "step", steps, *turn)
 
-    def unit(self, name: str, *body: Stmt) -> For:
+    def thread(self, name: str, *body: Stmt) -> For:
         """All threads: the lanes of the warps."""
         team, lane = f"{name}_warp", f"{name}_lane"
         number = Var(team) * self.t.lanes + Var(lane)
-        inner = on(self.unit_axis, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
+        inner = on(self.thread_axis, lane, self.t.lanes, substitute_vars(seq(*body), {name: number}))
         return on(self.team_axis, team, self.t.warps, inner)
 
     # ---- bringing
@@ -150,7 +150,7 @@ class WarpWriter(ContractionWriter):
         name = f"{'ab'[which]}{suffix}"
         u, e, v = Var(f"u_{name}"), Var(f"e_{name}"), Var(f"v_{name}")
         length, run = piece.shape[-1], min(side.run, piece.shape[-1])
-        place = e * t.units + u
+        place = e * t.threads + u
         chunk, row = place % (length // run), place // (length // run)
         value = self.element(which, step, row, chunk, run, v)
         where = self.place(which, slot, row, chunk // (self.vector // run), chunk % (self.vector // run) * run + v)
@@ -162,9 +162,9 @@ class WarpWriter(ContractionWriter):
             cleared = on("vector", f"{v.name}_0", run, store(piece.name, _moved(where, v), zero, f"{block}_0"))
             put = If(inside, put, cleared)
         count = piece.shape[-2] * length // run
-        turns = -(-count // t.units)
-        body = only_if(within(place, count, t.units), put)
-        return self.unit(u.name, on("unroll" if turns <= _UNROLL else "serial", e.name, turns, body))
+        turns = -(-count // t.threads)
+        body = only_if(within(place, count, t.threads), put)
+        return self.thread(u.name, on("unroll" if turns <= _UNROLL else "serial", e.name, turns, body))
 
     def element(self, which: int, step: Expr, row: Expr, chunk: Expr, run: int, v: Expr) -> Expr:
         """The factor at a row of its piece and at `v` in a run of it."""
@@ -200,21 +200,21 @@ class WarpWriter(ContractionWriter):
 
     def begin(self) -> Stmt:
         put = store(self.sums.name, (Var("w0"), Var("r0"), Var("c0")), self.zero, self.s.fresh("begin"))
-        rows = on("serial", "r0", self.t.unit_rows, on("serial", "c0", self.t.unit_columns, put))
+        rows = on("serial", "r0", self.t.thread_rows, on("serial", "c0", self.t.thread_columns, put))
         return on(self.team_axis, "w0", self.t.warps, rows)
 
     def products(self, slot: Expr) -> Stmt:
         """What warps do with a piece of both factors."""
         t, w, s = self.t, self.w, self.s
-        x = Buffer(s.fresh("fragment_a"), (t.unit_rows, w.depth), w.dtype, w.memory)
-        y = Buffer(s.fresh("fragment_b"), (w.depth, t.unit_columns), w.dtype, w.memory)
+        x = Buffer(s.fresh("fragment_a"), (t.thread_rows, w.depth), w.dtype, w.memory)
+        y = Buffer(s.fresh("fragment_b"), (w.depth, t.thread_columns), w.dtype, w.memory)
         team, part = Var("w"), Var("part")
         loads = [self.fragment(i, f, slot, team, part) for i, f in enumerate((x, y))]
         multiply = on(
             "unroll",
             "mt",
-            t.unit_rows // w.rows,
-            on("unroll", "nt", t.unit_columns // w.columns, self.product(team, x, y)),
+            t.thread_rows // w.rows,
+            on("unroll", "nt", t.thread_columns // w.columns, self.product(team, x, y)),
         )
         return on(WARP, "w", t.warps, Alloc(x, Alloc(y, on("unroll", "part", t.depth // w.depth, *loads, multiply))))
 
@@ -223,7 +223,7 @@ class WarpWriter(ContractionWriter):
         t, side = self.t, self.sides[which]
         i, q = Var(f"i_{into.name}"), Var(f"q_{into.name}")
         deep = part * self.w.depth + q
-        flat = (team // self.across * t.unit_rows if which == 0 else team % self.across * t.unit_columns) + i
+        flat = (team // self.across * t.thread_rows if which == 0 else team % self.across * t.thread_columns) + i
         row, along = (flat, deep) if side.deep else (deep, flat)
         value = Load(
             self.pieces[which].name,
@@ -259,8 +259,8 @@ class WarpWriter(ContractionWriter):
         """A warp's sums with what is computed of them. Columns are counted in pairs, of which a lane has both."""
         t, p = self.t, self.p
         team, r, c = Var("w1"), Var("r1"), Var("c1")
-        row = self.row * t.rows + team // self.across * t.unit_rows + r
-        first = self.column * (t.columns // 2) + team % self.across * (t.unit_columns // 2)
+        row = self.row * t.rows + team // self.across * t.thread_rows + r
+        first = self.column * (t.columns // 2) + team % self.across * (t.thread_columns // 2)
         pair = 2 if innermost(p.columns)[1] % 2 == 0 else 1
         column = first + c // 2 if pair == 2 else first * 2 + c
         values = digits(self.batch, p.batch) | digits(row, p.rows) | self.runs(column, p.columns, pair, c % 2)
@@ -275,7 +275,7 @@ class WarpWriter(ContractionWriter):
         writes += applied(self.s, p.after, known, at)
         body = only_if(all_of((self.holds(), *edges)), seq(*writes))
         return on(
-            self.team_axis, "w1", t.warps, on("serial", "r1", t.unit_rows, on("serial", "c1", t.unit_columns, body))
+            self.team_axis, "w1", t.warps, on("serial", "r1", t.thread_rows, on("serial", "c1", t.thread_columns, body))
         )
 
 
