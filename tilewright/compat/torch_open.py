@@ -1,4 +1,4 @@
-"""Programs for all sizes of a graph of `torch.compile` whose dimensions are dynamic."""
+"""Dynamic shapes in `torch.compile`: one program for all sizes of a graph, and when to recompile."""
 
 from __future__ import annotations
 

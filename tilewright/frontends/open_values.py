@@ -1,4 +1,4 @@
-"""Integers of a model that are sizes not known yet: how they are computed with, and how they become tensors."""
+"""Shape arithmetic on symbolic sizes during import, and conversion of symbolic sizes to tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a front end is, and how front ends are found. Nothing outside `frontends/` names one where any would do.
+"""The front-end protocol and the registry of front ends. Nothing outside `frontends/` names one where any would do.
 
 A front end is a folder in `tilewright/frontends` (or an entry point of the group ``tilewright.frontends`` of any
 installed package) whose module has an attribute ``FRONT_END`` that fulfils the protocol `FrontEnd`. The module is

@@ -1,4 +1,4 @@
-"""The order of kernel calls that needs the least memory at one time.
+"""Memory-aware scheduling of kernel calls: the order with the lowest peak memory.
 
 What lives after a set of calls has been made does not depend on the order within the set, so the best order is a path
 through the sets that can be reached, judged by its highest point. The search goes through them best first and is exact;

@@ -1,4 +1,4 @@
-"""Which device computes what: the assignment with the least time of tasks and of copies between devices.
+"""Device placement: the assignment of tasks to devices with the least time, copies between devices included.
 
     tasks = [(1e-6, 5e-6), (9e-6, 2e-6)]        seconds of each on devices 0 and 1, infinity where it cannot run
     values = [Crossing(0, (1,), 4096)]          what a task gives, and who reads it

@@ -1,4 +1,4 @@
-"""Packing buffers into an arena as tightly as their lifetimes allow: a search with backtracking, for small devices.
+"""Optimal offset assignment for small devices: packs live ranges into the arena by a search with backtracking.
 
 Buffers are placed in the order in which they begin to live, each at the lowest or the highest place of a gap. Where a
 capacity proves impossible (or the search is given up), a larger one is tried, up to what the greedy planner needs.

@@ -1,4 +1,4 @@
-"""The memory planner: where every value of a program lies, so that the arena is small.
+"""The memory planner: an arena offset for every value of a program, with little memory in all.
 
     values = [Value(256, home=("input", 0)), Value(1024), Value(1024), Value(40)]
     steps = [Step(reads=(0,), writes=(1,)),

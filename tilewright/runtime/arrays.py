@@ -1,4 +1,4 @@
-"""Arrays in and out of a program: checks of what the caller gives, and aligned memory for what we give back."""
+"""Input and output arrays of a call: checks of dtype and shape, conversion (DLPack, buffers), aligned results."""
 
 from __future__ import annotations
 

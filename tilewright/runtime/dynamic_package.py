@@ -1,4 +1,4 @@
-"""The file of a model that specializes itself: its source, and the parts made so far with one copy of their constants.
+"""The package file of a dynamic model: its source, and its cached specializations with shared constants.
 
 The container is that of `package`; the manifest has ``"dynamic"`` where a static package has its program. Loading needs
 no MLIR: only a part that is not in the file does.

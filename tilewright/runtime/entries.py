@@ -1,4 +1,4 @@
-"""Several programs in one executable: entries that share constants, and states that one writes and another reads.
+"""Executables with several entry functions (prefill and decode), which share constants and states (a KV cache).
 
 run = tw.compile({"prefill": "prefill.onnx", "decode": "decode.onnx"}, states={"past": "present"})
 run["prefill"](prompt)                  # writes the cache

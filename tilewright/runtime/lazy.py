@@ -1,4 +1,4 @@
-"""The source of a loaded model that specializes itself: the compiler is imported when a new part is needed only."""
+"""The source of a loaded dynamic model: the compiler is imported when a specialization is missing, not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants of several programs of one model: those with the same content are in memory once."""
+"""Deduplication of constants: the programs of one model share the arrays with the same content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of an executable, for its caller: what `Executable.states` is."""
+"""The states of an executable (KV caches, running statistics) as a mapping for its caller: `Executable.states`."""
 
 from __future__ import annotations
 

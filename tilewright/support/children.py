@@ -1,4 +1,4 @@
-"""Python processes of our own: they see the caller's installed packages but no files of the current folder, and they
+"""Child Python processes: they see the caller's installed packages but no files of the current folder, and they
 end when the process that started them does, however it ended.
 
     child = start("from tilewright.codegen.llvm.worker import work; work()", stdin=PIPE, stdout=PIPE)

@@ -1,4 +1,4 @@
-"""Open dimensions: a name, a range, a divisor."""
+"""Dynamic dimensions as users declare them (`tw.Dim`): a name, a range, a divisor."""
 
 from __future__ import annotations
 

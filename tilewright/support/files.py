@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that only this user can write."""
+"""Atomic file writes, file locks, and folders that only this user can write."""
 
 from __future__ import annotations
 

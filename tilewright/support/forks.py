@@ -1,5 +1,5 @@
-"""Locks and forks. A forked process has one thread: a lock that another one held is never released in it, and what that
-thread was about to change is left half-changed."""
+"""Fork safety of locks. A forked process has one thread: a lock that another one held is never released in it, and
+what that thread was about to change is left half-changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of memory: large ones for constants, and giving back those that memory-mapped files were read into."""
+"""Huge pages for constants, and release (`madvise`) of the pages that memory-mapped files were read into."""
 
 from __future__ import annotations
 

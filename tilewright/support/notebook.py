@@ -1,4 +1,4 @@
-"""What notebooks show: one template for everything that has something to show."""
+"""Notebook display (`_repr_html_`): one template for all objects."""
 
 from __future__ import annotations
 

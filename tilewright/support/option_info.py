@@ -1,4 +1,4 @@
-"""What an option of a compilation says of itself: the record in the metadata of every field of `Options`.
+"""Metadata of compile options: the record in every field of `Options` (type, values, help, command-line flag).
 
 The command line, the key of the package cache and what the file of a model with open shapes keeps are made from it
 (docs/add_an_option.md). Here too: which values an annotation allows, and how texts of the command line become values.

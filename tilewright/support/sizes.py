@@ -1,4 +1,4 @@
-"""Sizes that are known at run time only: integers that carry an expression.
+"""Symbolic sizes: integers that carry an expression of dynamic dimensions.
 
 A model may leave a dimension open and give its range: ``Dim("seq", 1, 4096)``. While such a model is compiled, the
 dimension is a `Size`, an `int` whose value stands for the expression: a large prime number of the symbol. Sums and

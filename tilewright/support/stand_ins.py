@@ -1,4 +1,4 @@
-"""The numbers that stand for sizes while a model is compiled (`sizes.py`): which prime each atom gets.
+"""Encoding of symbolic sizes as integers while a model is compiled (`sizes.py`): the prime number of each atom.
 
 An atom is a symbol, or what quotients, minima and maxima make of sizes. Its number must be mistaken for no dimension of
 the model, nor for what another atom makes, and differences of sizes should have the signs that they have at run time.

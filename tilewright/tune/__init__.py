@@ -1,4 +1,4 @@
-"""The tuner: searches the decisions that schedule rules leave open, and remembers the best in a database.
+"""The auto-tuner: searches the decisions that schedule rules leave free, and stores the best in a database.
 
     space -> search (cost model on features) -> measure -> database -> compile picks the results up
 

@@ -1,4 +1,4 @@
-"""The last word on what was tuned: the model with the results against the model without, in turns.
+"""Validation of tuned schedules in the whole model: with and without them, interleaved.
 
 A schedule that wins alone may lose in a model, where its data come from other kernels and the caches are shared. What
 is slower there than untuned, beyond noise, is taken back."""

@@ -1,4 +1,4 @@
-"""Measuring on other machines: a `Station` builds and measures what it is sent, a `Fleet` gives it work.
+"""Remote measurement: a `RunnerHost` builds and measures candidates, a `RunnerPool` distributes them among hosts.
 
 What travels is JSON data: kernels as text (loop nests, MLIR), numbers and names. It comes over the authenticated
 protocol of `wire` or through actors of Ray (`ray_runners`); neither side runs code that the other sent, apart from the

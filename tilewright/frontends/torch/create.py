@@ -1,4 +1,4 @@
-"""Tensors that are made: of one number, counted, random."""
+"""Tensor creation: full, arange, random."""
 
 from __future__ import annotations
 

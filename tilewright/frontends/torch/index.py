@@ -1,4 +1,4 @@
-"""Reading and writing at computed places: embedding, index, gather, scatter, sort."""
+"""Gather and scatter: embedding, index, gather, scatter, sort."""
 
 from __future__ import annotations
 

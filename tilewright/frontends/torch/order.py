@@ -1,4 +1,4 @@
-"""Order: the largest ones, sorting, medians, running extremes, searching, modes."""
+"""Sorting and selection: top-k, sorting, medians, running extremes, searching, modes."""
 
 from __future__ import annotations
 

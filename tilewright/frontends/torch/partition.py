@@ -1,4 +1,4 @@
-"""Graphs with operators that cannot be imported: which these are, and the graph cut into parts that can be compiled and
+"""Graph partitioning around unsupported operators: the graph is cut into parts that can be compiled and
 parts that PyTorch runs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program of PyTorch in parts: native ones, and operators that NumPy and SciPy compute on the host between them.
+"""Partitioning of PyTorch programs into compiled subgraphs and host operators (NumPy, SciPy), for `runtime.staged`.
 
 `TorchSource` is what `runtime.staged` asks. The nodes are divided by what they wait for: a part has those that need no
 result of the host, then the operators on the host run, then the next part follows. Sizes that depend on data are known

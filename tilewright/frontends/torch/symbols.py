@@ -1,4 +1,4 @@
-"""Symbols of PyTorch's shapes as open dimensions, and its formulas of them as sizes (`support.sizes`)."""
+"""Conversion of PyTorch's SymInts and SymPy expressions to dimensions and symbolic sizes (`support.sizes`)."""
 
 from __future__ import annotations
 
