@@ -4,7 +4,7 @@
     values = [Crossing(0, (1,), 4096)]          what a task gives, and who reads it
     partition(tasks, values, lambda a, b, nbytes: 1e-6 + nbytes / 1e9)
 
-A value is copied once to each device on which somebody reads it. Between two devices this is a minimal cut of a graph,
+A value is copied once to each device that reads it. Between two devices this is a minimal cut of a graph,
 which is found exactly; of more, two at a time are cut again until no pair of them gains.
 """
 

@@ -163,7 +163,7 @@ class _Writer:
         return made
 
     def program(self, executable: Executable) -> dict[str, Any]:
-        """A native program, whose code and constants are kept beside it."""
+        """A native program; its code and constants are entries of the package of their own."""
         package = executable.package
         number = len(self.levels)
         self.levels[str(number)] = package.levels

@@ -49,7 +49,7 @@ class EntryExecutable(Executable):
             yield
 
     def _forget_contexts(self) -> None:
-        self._turn.lock = threading.RLock()  # after a fork nobody else is there who could have it
+        self._turn.lock = threading.RLock()  # after a fork no other thread is left that could hold it
         super()._forget_contexts()
 
 

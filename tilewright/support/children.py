@@ -42,7 +42,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 class Lifeline:
-    """The writing end of a pipe whose reading end a child has: once nobody has it any more, the child ends."""
+    """The writing end of a pipe whose reading end a child has: when its last copy is closed, the child ends."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

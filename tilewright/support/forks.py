@@ -11,7 +11,7 @@ PATIENCE = 30.0
 
 
 def wait_for(lock: threading.Lock | threading.RLock) -> None:
-    """Let forks wait until nobody has this lock, which is held for a short time: what it guards is whole in the child.
+    """Let forks wait until this lock is free, which is held for a short time: what it guards is whole in the child.
 
     A lock that is taken while another is held must come before that one: forks take the latest first."""
     held: list[bool] = []

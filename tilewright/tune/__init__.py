@@ -27,7 +27,7 @@ __all__ = [*_PLACES]
 class _Module(ModuleType):
     """A module that is also the function `tuner.tune`."""
 
-    def __call__(self, source: Any, **options: Any) -> Any:
+    def __call__(self, source: object, **options: Any) -> Any:
         from .tuner import tune
 
         return tune(source, **options)

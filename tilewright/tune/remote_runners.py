@@ -143,7 +143,7 @@ def _subject(data: dict[str, Any]) -> Subject:
 
 
 class RunnerPool:
-    """Stations of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
+    """Runner hosts of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
 
     UsageError if there is no station or they are of different kinds.
     """
@@ -151,7 +151,8 @@ class RunnerPool:
     def __init__(self, links: Sequence[Link], threads: int) -> None:
         if not links:
             raise UsageError("there is no runner", stage="tune")
-        self.links, self.workers, self.lost = list(links), len(links), []  # type: ignore[var-annotated]
+        self.links, self.workers = list(links), len(links)
+        self.lost: list[str] = []
         self._free: queue.Queue[Link | None] = queue.Queue()
         self._lock, self.closed = threading.Lock(), False
         about = {link.name: _checked(link.ask({"do": "about"})) for link in links}

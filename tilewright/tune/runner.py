@@ -253,7 +253,7 @@ def _laid_out(pool: HugePagePool, array: np.ndarray) -> np.ndarray:
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
-def write_message(stream: IO[bytes], message: Any) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()

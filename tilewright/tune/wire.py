@@ -88,7 +88,7 @@ class Channel:
 
     # ---- messages ----
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         text = json.dumps(message).encode()
         self._write(self._seal(self.mine, self.sent, text) + text)
         self.sent += 1

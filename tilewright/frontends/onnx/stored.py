@@ -3,8 +3,6 @@ model."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from google.protobuf.message import Message
@@ -13,7 +11,7 @@ from ...runtime.parts import DynamicInfo, StoredSource
 from ...support.errors import ModelError, UnsupportedError
 from .reader import DTYPES, PACKED, Model
 
-#: initializers of more bytes than this are stored beside the model
+#: initializers of more bytes than this are stored apart from the model
 SMALL = 1024
 
 
@@ -79,7 +77,7 @@ def restore(stored: StoredSource) -> Model:
     return Model(onnx.ModelProto.FromString(stored.data), "the saved model", raw)
 
 
-def _embed(message: Any, model: Model) -> None:
+def _embed(message: object, model: Model) -> None:
     """Data in external files of tensors of all kinds moves into the message."""
     for _, content in message.ListFields():
         several = (

@@ -96,7 +96,7 @@ def _told(
     return found
 
 
-def _collect(value: Any, shapes: Any, found: list[tuple[torch.Tensor, dict[int, Any]]]) -> None:
+def _collect(value: object, shapes: Any, found: list[tuple[torch.Tensor, dict[int, Any]]]) -> None:
     if isinstance(value, torch.Tensor):
         items = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
         dims = {axis: d for axis, d in items if isinstance(axis, int) and 0 <= axis < value.dim()}

@@ -202,7 +202,7 @@ class TorchSubgraphImporter(TorchImporter):
         return SubgraphPlan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)
 
     def _outside(self, node: torch.fx.Node) -> Any:
-        """What a node stands for that is no native one of this stage."""
+        """The value of a node that is not in the native subgraph of this stage."""
         source = self.source
         if node.op == "get_attr":
             return self._attribute(operator.attrgetter(str(node.target))(source.module))
@@ -279,7 +279,7 @@ class TorchSubgraphImporter(TorchImporter):
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for an array among the arguments of a function on the host."""
+    """The placeholder of an array among the arguments of a host function."""
 
     index: int
     pairs: bool

@@ -52,7 +52,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 class NoFormula(Exception):
-    """A formula that no size stands for: of numbers that data decide, or of floats."""
+    """A formula that is no symbolic size: of numbers that data decide, or of floats."""
 
 
 def size_of(formula: Formula, known: Known) -> int:
