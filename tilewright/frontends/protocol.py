@@ -206,7 +206,7 @@ def compilable(stored: StoredSource) -> Any:
 
 
 def is_a(source: object, module: str, name: str) -> bool:
-    """Whether a source is an instance of a class whose module nobody imports to ask this.
+    """Whether a source is an instance of a class without importing its module.
 
     >>> is_a(1.5, "fractions", "Fraction")
     False
@@ -217,8 +217,9 @@ def is_a(source: object, module: str, name: str) -> bool:
 
 def path_of(source: object) -> Path | None:
     """The path that a source is; None for what is text of several lines, or no path."""
-    is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
-    return Path(source) if is_path else None
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source):
+        return Path(source)
+    return None
 
 
 def existing(path: Path) -> Path:

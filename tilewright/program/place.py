@@ -25,7 +25,7 @@ class LiveRange:
 def place(blocks: Sequence[LiveRange], bound: int, known: int) -> tuple[int, list[int]] | None:
     """(capacity, offset of each block) with a capacity from `bound` to below `known`; None if none was found.
 
-    >>> place([Block(i, i + 1, size) for i, size in enumerate((48, 32, 32, 48, 32, 32, 48))], 80, 112)
+    >>> place([LiveRange(i, i + 1, size) for i, size in enumerate((48, 32, 32, 48, 32, 32, 48))], 80, 112)
     (80, [0, 48, 0, 32, 0, 48, 0])
     """
     order = sorted(range(len(blocks)), key=lambda i: (blocks[i].first, -blocks[i].size))

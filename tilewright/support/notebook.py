@@ -9,7 +9,7 @@ from html import escape
 class NotebookText(str):
     """Text of several lines, which notebooks and the prompt show as it is.
 
-    >>> Text("levels\\n  import")
+    >>> NotebookText("levels\\n  import")
     levels
       import
     """

@@ -157,9 +157,9 @@ class DesignDatabase:
     """Measurements in a table of the file at `path`; by default in the folder of the tuning database.
 
     >>> import tempfile
-    >>> store = Store(Path(tempfile.mkdtemp()) / "designs.sqlite")
+    >>> store = DesignDatabase(Path(tempfile.mkdtemp()) / "designs.sqlite")
     >>> m = Measured(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
-    >>> store.keep("key", Job("cpu+chip", "m.onnx"), Answer(m, {}))
+    >>> store.keep("key", DesignJob("cpu+chip", "m.onnx"), DesignResult(m, {}))
     >>> store.known("key") == (m, {}), store.known("other")
     (True, None)
     """

@@ -33,12 +33,12 @@ class Lost(Exception):
 
 
 class Link(Protocol):
-    """The way to one station."""
+    """The connection to one runner host."""
 
     name: str
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The station's answer; Lost if there is none."""
+        """Its answer; Lost if there is none."""
 
     def revive(self) -> None:
         """Connect again; Lost if that fails."""
@@ -64,9 +64,9 @@ class Shipped:
 class RunnerHost:
     """Answers requests (JSON data) on the machine where it is.
 
-    >>> Station().answer({"do": "about"})["target"]
+    >>> RunnerHost().answer({"do": "about"})["target"]
     'cpu'
-    >>> Station().answer({"do": "nonsense"})["error"]
+    >>> RunnerHost().answer({"do": "nonsense"})["error"]
     "there is no request 'nonsense'"
     """
 
@@ -145,7 +145,7 @@ def _subject(data: dict[str, Any]) -> Subject:
 class RunnerPool:
     """Runner hosts of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
 
-    UsageError if there is no station or they are of different kinds.
+    UsageError if there is no host or they are of different kinds.
     """
 
     def __init__(self, links: Sequence[Link], threads: int) -> None:
@@ -251,7 +251,7 @@ def _data(subject: Subject) -> dict[str, Any]:
 def connect(
     runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None
 ) -> RunnerPool:
-    """The fleet of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
+    """The pool of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
 
     UsageError for an address that cannot be read or reached. `key` authenticates HOST:PORT (None:
     TILEWRIGHT_RUNNER_KEY).

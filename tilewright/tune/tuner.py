@@ -133,9 +133,9 @@ def _tune(
         from .wire import key_from
 
         secret = key_from(key) if key is not None else None
-        fleet: Any = connect(runners, chosen.thread_count, target=target, key=secret)
+        pool: Any = connect(runners, chosen.thread_count, target=target, key=secret)
         found = extract_tasks(source, **options, tuned=False)
-        tuner = Tuner(found, chosen, model, kept, seed, watch, fleet)
+        tuner = Tuner(found, chosen, model, kept, seed, watch, pool)
         tuner.report.guide = guide
         return tuner.run(trials, deadline)
     ways = _ways(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..protocol import Wanted, existing, is_a, path_of
 
@@ -18,14 +18,14 @@ class Mlir:
     name = "mlir"
     doc = "an .mlir or .mlirbc file, MLIR text, bytecode or module (tw, StableHLO, TOSA, linalg), a Graph"
 
-    def accepts(self, source: object) -> bool:
+    def accepts(self, source: Any) -> bool:
         if isinstance(source, bytes):
             return source.startswith(b"ML\xefR")
         path = path_of(source)
         file = path is not None and path.suffix in (".mlir", ".mlirbc")
         return file or _is_text(source) or _is_graph(source) or is_a(source, "torch_mlir.ir", "Module")
 
-    def load(self, source: object, wanted: Wanted) -> Graph:
+    def load(self, source: Any, wanted: Wanted) -> Graph:
         from ..open_graph import fixed
         from .reader import load_mlir, load_mlir_file
 
@@ -39,7 +39,7 @@ class Mlir:
             graph = load_mlir(*_text(source), shapes=wanted.shapes)
         return graph if all(t.static for _, t in graph.inputs()) else fixed(graph, wanted.shapes)
 
-    def open(self, source: object, check_indices: bool) -> Source:
+    def open(self, source: Any, check_indices: bool) -> Source:
         """A StableHLO program in parts, another model as its graph."""
         from ..open_graph import OpenGraph
         from .reader import file_text, load_mlir, load_mlir_file, read_program
@@ -59,24 +59,24 @@ class Mlir:
         return restore(stored)
 
 
-def _file(source: object) -> Path | None:
+def _file(source: Any) -> Path | None:
     """The file that a source is, None for text, bytes and modules."""
     path = None if isinstance(source, bytes) or _is_text(source) else path_of(source)
     return None if path is None else existing(path)
 
 
-def _text(source: object) -> tuple[str | bytes, str]:
+def _text(source: Any) -> tuple[str | bytes, str]:
     """The text or bytecode of a source that is no file, and what errors call it."""
     if isinstance(source, bytes):
         return source, "<bytes>"
     return (source, "<text>") if _is_text(source) else (str(source), "<module>")
 
 
-def _is_graph(source: object) -> bool:
+def _is_graph(source: Any) -> bool:
     return is_a(source, "tilewright.ir.graph", "Graph")
 
 
-def _is_text(source: object) -> bool:
+def _is_text(source: Any) -> bool:
     """Whether a string is MLIR text and not a path."""
     return isinstance(source, str) and ("\n" in source or source.lstrip().startswith(("module", "func", "#")))
 

@@ -1,5 +1,4 @@
-"""An ONNX model with open shapes: what it says of its inputs and outputs, and itself as data, for the file of a saved
-model."""
+"""Serialization of ONNX models with dynamic shapes into packages, and their signature."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def restore(stored: StoredSource) -> Model:
     return Model(onnx.ModelProto.FromString(stored.data), "the saved model", raw)
 
 
-def _embed(message: object, model: Model) -> None:
+def _embed(message: Message, model: Model) -> None:
     """Data in external files of tensors of all kinds moves into the message."""
     for _, content in message.ListFields():
         several = (

@@ -107,7 +107,7 @@ class TorchProgram:
                 self.known[spec.arg.name] = arrays.view(state[spec.target])
 
     @staticmethod
-    def of(source: object, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
         """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
         if what it exports is not right for all sizes that `dynamic_shapes` lets in.
 
@@ -118,7 +118,7 @@ class TorchProgram:
             return TorchProgram._of(source, examples, dynamic_shapes)
 
     @staticmethod
-    def _of(source: object, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
         if isinstance(source, ExportedProgram):
             if dynamic_shapes is not None:
                 raise UsageError(
