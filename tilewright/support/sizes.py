@@ -207,7 +207,7 @@ class Size(int):
 
     # ---- arithmetic ----
 
-    def _other(self, other: object) -> Polynomial | None:
+    def _other(self, other: Any) -> Polynomial | None:
         if isinstance(other, Size):
             return other.polynomial
         if hasattr(other, "__index__"):  # an int, or a number of NumPy's
