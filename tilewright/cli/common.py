@@ -187,7 +187,7 @@ def _flag_name(f: Field[Any]) -> str:
 
 
 def _typer_option(f: Field[Any]) -> Any:
-    """What typer is told of an option, from its field."""
+    """The typer declaration of an option, from its field."""
     info = OptionInfo.of(f)
     counts = info.flag.parse is None and KINDS[str(f.type)].text is int
     return typer.Option(

@@ -1,4 +1,4 @@
-"""Arrays in and out of the command line: npz files, random inputs, comparison with what was expected."""
+"""Input and output data of the command line: npz files, random inputs, comparison with expected outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in the command line's words: they name options as Python has them, and are read beside flags here.
+"""Error messages for the command line: option names of Python rewritten as flags.
 
 inputs={'x': (1, 128)}   ->  --shape x=1x128
 precision='auto'         ->  --precision auto

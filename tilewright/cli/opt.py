@@ -84,7 +84,7 @@ def opt(
 
 
 def _piped() -> bool:
-    """Whether stdin is a pipe or a file, so that somebody has said what to read."""
+    """Whether stdin is a pipe or a file, so that there is input to read."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):  # closed, or not a file of the system

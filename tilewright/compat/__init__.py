@@ -1,1 +1,1 @@
-"""Tilewright behind the interfaces of others."""
+"""Adapters: Tilewright as an ONNX Runtime session, an ONNX backend and a `torch.compile` backend."""

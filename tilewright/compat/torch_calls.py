@@ -1,4 +1,4 @@
-"""What `torch.compile` calls in place of a graph: programs run on the memory of tensors, and PyTorch runs the rest."""
+"""The callables that the `torch.compile` backend returns: they run programs on the memory of tensors in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs for all sizes of a graph of `torch.compile` whose dimensions are dynamic."""
+"""Dynamic shapes in `torch.compile`: one program for all sizes of a graph, and when to recompile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .torch_calls import MOST_SIZES, Call, call_of
 MOST_CALLS = 1024
 #: choices of open symbols that are tried
 MOST_TRIED = 4
-#: a graph and its program, of the sizes that symbols stand for; the program is None where it computes nothing
+#: a graph and its program, for the values of the symbols; the program is None where it computes nothing
 Make = Callable[[Mapping[Any, Any]], tuple[FxGraph, Executable | None]]
 
 

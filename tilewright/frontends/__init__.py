@@ -1,1 +1,1 @@
-"""Front ends: whatever the user has becomes a `Graph`, of level 2 or of level 3; `protocol` says what one is."""
+"""Front ends: importers of ONNX, PyTorch, JAX and MLIR to a `Graph` of level 2 or 3; `protocol` defines one."""

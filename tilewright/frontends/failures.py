@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..support.errors import UnsupportedError
 
-#: stands for the results of nodes that could not be imported, so that the import goes on and finds all of them
+#: a poison value in place of the results of nodes that could not be imported: the import continues and finds all
 FAILED = object()
 
 

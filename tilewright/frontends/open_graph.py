@@ -1,4 +1,4 @@
-"""Graphs of level 2 with open dimensions: fixed ahead, or specialized for the shapes of each call."""
+"""Level-2 graphs with dynamic dimensions as a source: fixed ahead, or specialized for the shapes of each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers of a model that are sizes not known yet: how they are computed with, and how they become tensors."""
+"""Shape arithmetic on symbolic sizes during import, and conversion of symbolic sizes to tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..support.sizes import SMALLEST, Size, Undecided, current, decode, is_open,
 
 
 def holds_sizes(array: np.ndarray) -> bool:
-    """Whether an integer array has elements that stand for sizes."""
+    """Whether an integer array has elements that encode sizes."""
     known = current()
     return known is not None and any(isinstance(known.decode(v), Size) for v in np.unique(_large(array)).tolist())
 
 
 def stands_for_size(array: np.ndarray) -> bool:
-    """Whether an array of a model has an extent, or an integer, that stands for a size in this compilation: it is a
+    """Whether an array of a model has an extent, or an integer, that encodes a size in this compilation: it is a
     multiple of the number of one. No model is expected to have one; sizes that come later get other numbers."""
     if (known := current()) is None:
         return False
@@ -31,15 +31,15 @@ def stands_for_size(array: np.ndarray) -> bool:
 
 
 def made_of_sizes(array: np.ndarray) -> bool:
-    """Whether an array has an extent, or an integer, that is a size in this compilation: somebody took the number that
-    stands for it for a known one."""
+    """Whether an array has an extent, or an integer, that is a size in this compilation: the number that
+    encodes it was taken for a known one."""
     if current() is None:
         return False
     return is_open(*map(decode, array.shape)) or stands_for_size(array) or holds_sizes(array)
 
 
 def _large(array: np.ndarray) -> np.ndarray:
-    """The elements that could stand for sizes."""
+    """The elements that could encode sizes."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 4:
         return np.empty(0, np.int64)
     return array[(array >= SMALLEST) | (array <= -SMALLEST)]
@@ -76,7 +76,7 @@ def sizes_as_tensor(array: np.ndarray, location: ir.Location) -> ir.Value:
 
 
 #: operators whose references compute with Python's integers, so with sizes too; others convert them, and would take the
-#: numbers that stand for sizes for known ones
+#: numbers that encode sizes for known ones
 _ON_SIZES = frozenset(
     [
         "abs",

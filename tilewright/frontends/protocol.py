@@ -1,4 +1,4 @@
-"""What a front end is, and how front ends are found. Nothing outside `frontends/` names one where any would do.
+"""The front-end protocol and the registry of front ends. Nothing outside `frontends/` names one where any would do.
 
 A front end is a folder in `tilewright/frontends` (or an entry point of the group ``tilewright.frontends`` of any
 installed package) whose module has an attribute ``FRONT_END`` that fulfils the protocol `FrontEnd`. The module is
@@ -50,10 +50,10 @@ class FrontEnd(Protocol):
     name: str
     doc: str
 
-    def accepts(self, source: Any) -> bool:
+    def accepts(self, source: object) -> bool:
         """Whether the source is for this front end, by its type, its name or how it begins."""
 
-    def load(self, source: Any, wanted: Wanted) -> Graph:
+    def load(self, source: object, wanted: Wanted) -> Graph:
         """The graph; where dimensions of a level-2 graph stay open, it is specialized for `wanted.shapes`, or later
         for the shapes of each call. TilewrightError says what is wrong with the source, and where."""
 
@@ -64,7 +64,7 @@ class Digesting(Protocol):
 
     name: str
 
-    def digest(self, source: Any) -> str | None:
+    def digest(self, source: object) -> str | None:
         """Of the file's bytes, without importing what reads it; None if it is no file, or no package is to be kept."""
 
     def versions(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Staging(Protocol):
 
     name: str
 
-    def open(self, source: Any, check_indices: bool) -> Source:
+    def open(self, source: object, check_indices: bool) -> Source:
         """The model as what parts are made of."""
 
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:
@@ -102,7 +102,7 @@ class Tracing(Protocol):
 
     name: str
 
-    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> TracedSource:
+    def trace(self, source: object, examples: Any, dynamic_shapes: Any) -> TracedSource:
         """What `load` takes."""
 
 
@@ -136,12 +136,12 @@ def front_ends() -> dict[str, FrontEnd]:
     return _FRONT_ENDS.all()
 
 
-def front_end_of(source: Any) -> FrontEnd | None:
+def front_end_of(source: object) -> FrontEnd | None:
     """The front end of a source, None if there is none."""
     return next((f for f in front_ends().values() if f.accepts(source)), None)
 
 
-def find(source: Any) -> FrontEnd:
+def find(source: object) -> FrontEnd:
     """The front end of a source; UsageError, for a file ModelError, lists what is accepted."""
     if (found := front_end_of(source)) is not None:
         return found
@@ -156,7 +156,7 @@ def find(source: Any) -> FrontEnd:
 
 
 def load_source(
-    source: Any, inputs: Mapping[str, Any] | None = None, lazy: bool = False, check_indices: bool = False
+    source: object, inputs: Mapping[str, Any] | None = None, lazy: bool = False, check_indices: bool = False
 ) -> tuple[Graph, str]:
     """A graph and its name, from any source that a front end takes; all its dimensions are known.
 
@@ -175,7 +175,7 @@ def load_source(
     return fixed(front_end.load(source, Wanted(shapes, lazy)), shapes), name_of(source)
 
 
-def open_source(source: Any, check_indices: bool) -> Source:
+def open_source(source: object, check_indices: bool) -> Source:
     """A source as what programs for the shapes of a call are made of."""
     front_end = find(source)
     if isinstance(front_end, Staging):
@@ -205,8 +205,8 @@ def compilable(stored: StoredSource) -> Any:
 # ---- for front ends ------------------------------------------------------------------------------------------------
 
 
-def is_a(source: Any, module: str, name: str) -> bool:
-    """Whether a source is an instance of a class whose module nobody imports to ask this.
+def is_a(source: object, module: str, name: str) -> bool:
+    """Whether a source is an instance of a class without importing its module.
 
     >>> is_a(1.5, "fractions", "Fraction")
     False
@@ -215,10 +215,11 @@ def is_a(source: Any, module: str, name: str) -> bool:
     return kind is not None and isinstance(source, kind)
 
 
-def path_of(source: Any) -> Path | None:
+def path_of(source: object) -> Path | None:
     """The path that a source is; None for what is text of several lines, or no path."""
-    is_path = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
-    return Path(source) if is_path else None
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source):
+        return Path(source)
+    return None
 
 
 def existing(path: Path) -> Path:
@@ -228,7 +229,7 @@ def existing(path: Path) -> Path:
     return path
 
 
-def name_of(source: Any) -> str:
+def name_of(source: object) -> str:
     """What a model is called: as its file is, without the ending.
 
     >>> name_of("models/tiny.onnx"), name_of(b"...")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +19,7 @@ class Activation(Elementwise, abstract=True):
 
     accepts = "float"
     widens = True
+    compute: ClassVar[Callable[..., np.ndarray]]
 
     @classmethod
     def infer(cls, x):
@@ -24,7 +27,7 @@ class Activation(Elementwise, abstract=True):
 
     @classmethod
     def reference(cls, x, **attrs):
-        return in_wide(cls.compute, x, **attrs)  # type: ignore[attr-defined]
+        return in_wide(cls.compute, x, **attrs)
 
 
 def _sigmoid(b, x):

@@ -1,4 +1,4 @@
-"""Rows that are written behind others, in a tensor that has room for them."""
+"""Append of rows to a tensor with spare capacity (KV caches)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that grow evenly."""
+"""Arange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention whose keys are taken in parts, each with a softmax of its own, and what puts the parts together."""
+"""Split-K attention (flash decoding): partial softmax over blocks of keys, and the merge of the partial results."""
 
 from __future__ import annotations
 

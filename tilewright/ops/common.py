@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ..ir.builder import Scalar
 from ..ir.dialect import Operator
 from ..ir.types import Type
 from ..ir.types import broadcast_shapes as broadcast_shapes
@@ -131,6 +132,7 @@ class Elementwise(Operator, abstract=True):
     accepts = "any"
     result: str | None = None
     widens = False
+    scalar: ClassVar[Callable[..., Scalar]]
 
     @classmethod
     def check(cls, *xs: Type) -> Type:
@@ -142,7 +144,7 @@ class Elementwise(Operator, abstract=True):
     @classmethod
     def lower(cls, b, *xs, **attrs):
         def body(*vs):
-            return cls.scalar(b, *vs, **attrs)  # type: ignore[attr-defined]
+            return cls.scalar(b, *vs, **attrs)
 
         return b.elementwise(wide_body(b, body) if cls.widens else body, *xs, dtype=cls.result)
 

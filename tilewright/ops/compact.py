@@ -1,4 +1,4 @@
-"""Operators that find an unknown number of things: they fill the front of the largest buffer they may need."""
+"""Stream compaction, with data-dependent result sizes: the front of an upper-bound buffer is filled."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..ir.dialect import Operator
 from ..support.errors import OpError
 
@@ -15,7 +13,7 @@ class Constant(Operator):
     """
 
     @staticmethod
-    def infer(*, symbol: str | None = None, value: Any = None):
+    def infer(*, symbol: str | None = None, value: object = None):
         if (symbol is None) == (value is None):
             raise OpError("needs either a symbol or a value")
         return []

@@ -1,4 +1,4 @@
-"""A formula of many elementwise steps as one operator: special functions would otherwise be hundreds of operators."""
+"""A fused elementwise expression as one operator: special functions would otherwise be hundreds of operators."""
 
 from __future__ import annotations
 

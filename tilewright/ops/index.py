@@ -1,4 +1,4 @@
-"""Reading and writing at computed positions. Negative indices count from the end; indices out of range are clamped."""
+"""Gather and scatter. Negative indices count from the end; indices out of range are clamped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention to keys and values that lie in pages, in an order that a table says."""
+"""Paged attention: keys and values in pages, addressed by a block table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized numbers: x ≈ (q - zero_point) * scale, for a tensor, a channel, or blocks along a dimension."""
+"""Quantize and dequantize: x ≈ (q - zero_point) * scale, for a tensor, a channel, or blocks along a dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent cells over a whole sequence: the part of LSTM, GRU and RNN that depends on the step before.
+"""LSTM, GRU and RNN recurrences over a sequence; the input projections are separate matrix products.
 
 The products with the inputs of all steps are one matrix product outside: every operator takes `x` of shape [time,
 batch, gates * H] with the biases added, and the recurrent weights `r` transposed, [H, gates * H]. `lengths` (i32) ends

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ..ir.builder import Tensor
 from ..ir.dialect import Operator
 from ..ir.types import NUMPY, Type, is_float
 from ..support.dtypes import wide
@@ -25,6 +28,8 @@ class Reduction(Operator, abstract=True):
     """
 
     accepts = "number"
+    fold: ClassVar[Callable[..., np.ndarray]]
+    reduce: ClassVar[Callable[..., Tensor]]
 
     @classmethod
     def infer(cls, x, *, axes: tuple[int, ...], keepdims: bool = False):
@@ -36,13 +41,13 @@ class Reduction(Operator, abstract=True):
     def reference(cls, x, *, axes, keepdims):
         folded = axes_of(axes, x.ndim)
         with np.errstate(all="ignore"):
-            out = np.asarray(cls.fold(widen(x)[0], folded)).astype(x.dtype)  # type: ignore[attr-defined]
+            out = np.asarray(cls.fold(widen(x)[0], folded)).astype(x.dtype)
         return out if keepdims else np.squeeze(out, folded)
 
     @classmethod
     def lower(cls, b, x, *, axes, keepdims):
         folded = axes_of(axes, x.rank)
-        out = b.cast_tensor(cls.reduce(b, x, folded), x.dtype)  # type: ignore[attr-defined]
+        out = b.cast_tensor(cls.reduce(b, x, folded), x.dtype)
         return out if keepdims else b.reshape(out, [d for i, d in enumerate(x.shape) if i not in folded])
 
 
@@ -250,6 +255,9 @@ class ArgExtreme(Operator, abstract=True):
     A NaN counts as the extreme element.
     """
 
+    find: ClassVar[Callable[..., Any]]
+    extreme: ClassVar[Callable[..., Tensor]]
+
     @classmethod
     def infer(cls, x, *, axis: int = 0, keepdims: bool = False, last: bool = False):
         need("number", x)
@@ -260,7 +268,7 @@ class ArgExtreme(Operator, abstract=True):
 
     @classmethod
     def reference(cls, x, *, axis, keepdims, last):
-        axis, find = axis % x.ndim, cls.find  # type: ignore[attr-defined]
+        axis, find = axis % x.ndim, cls.find
         x = widen(x)[0]
         out = x.shape[axis] - 1 - find(np.flip(x, axis), axis) if last else find(x, axis)
         return np.expand_dims(out, axis).astype(np.int64) if keepdims else out.astype(np.int64)
@@ -271,7 +279,7 @@ class ArgExtreme(Operator, abstract=True):
         n = x.shape[axis]
         # of halves in f32: rounded to a half again it may be another number (on x86 bf16 has no subnormal ones)
         acc = wide(x.dtype)
-        extreme = cls.extreme(b, b.cast_tensor(x, acc), (axis,))  # type: ignore[attr-defined]
+        extreme = cls.extreme(b, b.cast_tensor(x, acc), (axis,))
         kept = [1 if i == axis else d for i, d in enumerate(x.shape)]
         place = "i32" if n < 1 << 31 else "i64"  # half of the lanes would be needed for nothing
         # behind the last place; the largest number where that is not known
@@ -316,6 +324,7 @@ class RunningReduction(Operator, abstract=True):
 
     kind = "opaque"
     neutral = 0
+    accumulate: ClassVar[Callable[..., np.ndarray]]
 
     @staticmethod
     def infer(x, *, axis: int, exclusive: bool = False, reverse: bool = False):
@@ -327,7 +336,7 @@ class RunningReduction(Operator, abstract=True):
     def running(cls, x, *, axis, exclusive, reverse):
         """The reference: with `exclusive` shifted by one."""
         wider = widen(np.flip(x, axis) if reverse else x)[0]
-        out = cls.accumulate(wider, axis, dtype=wider.dtype)  # type: ignore[attr-defined]
+        out = cls.accumulate(wider, axis, dtype=wider.dtype)
         if exclusive and x.shape[axis]:
             out = np.roll(out, 1, axis)
             out[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = cls.neutral

@@ -1,4 +1,4 @@
-"""Reading images at computed places: grid sampling, regions, deformed windows, and windows put back together.
+"""Image sampling: grid sampling, regions, deformed windows, and windows put back together.
 
 All but `RoiAlign` are linalg with computed reads; it has a loop nest of its own, because how many samples a bin takes
 depends on data.

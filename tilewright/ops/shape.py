@@ -1,4 +1,4 @@
-"""Moving elements without computing: reshape, transpose, slice, join, pad, repeat."""
+"""Data movement: reshape, transpose, slice, join, pad, repeat."""
 
 from __future__ import annotations
 

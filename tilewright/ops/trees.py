@@ -1,4 +1,4 @@
-"""Decision trees: which leaf an example ends in."""
+"""Decision trees: the leaf index of every sample."""
 
 from __future__ import annotations
 

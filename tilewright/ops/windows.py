@@ -1,4 +1,4 @@
-"""What of a window ever lies inside of the image, along one dimension: the rest need not be visited."""
+"""Clipping of convolution and pooling windows to the image: positions that are always padding are not visited."""
 
 from __future__ import annotations
 

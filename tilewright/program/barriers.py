@@ -1,4 +1,4 @@
-"""Where the threads that run a program together must wait for each other."""
+"""Barrier placement: between which kernel calls the worker threads of a program must synchronize."""
 
 from __future__ import annotations
 

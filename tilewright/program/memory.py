@@ -1,4 +1,4 @@
-"""What lies where in the arena and for how long: as a table, a picture, and the reason why a limit cannot be kept."""
+"""Reports on the memory plan: lifetimes and offsets as a table or a picture, and why a memory limit is exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pieces of storage lie in an arena, so that it is small: a few greedy orders, or a search."""
+"""Offset assignment in the arena (dynamic storage allocation): greedy by several orders, or a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory plan of a program with open dimensions: who shares memory is decided once, for all sizes.
+"""The memory plan with dynamic dimensions: which values share memory is decided once, for all sizes.
 
 Values whose sizes are multiples of one expression are planned together, in units of it; then their plan holds for all
 sizes. What has another expression lies in a part of its own, unless a slightly larger one has room for it.

@@ -1,4 +1,4 @@
-"""What a program with open dimensions says of its sizes.
+"""The size table of a dynamic-shape program: symbolic shapes, offsets and byte counts, evaluated for each call.
 
 Such a `Program` is one for typical sizes: its shapes, offsets and bytes are what they are then. `SizeTable` has the
 formulas behind them. When it runs, the program finds what it needs in a table of 64-bit integers:

@@ -1,4 +1,4 @@
-"""The order of kernel calls that needs the least memory at one time.
+"""Memory-aware scheduling of kernel calls: the order with the lowest peak memory.
 
 What lives after a set of calls has been made does not depend on the order within the set, so the best order is a path
 through the sets that can be reached, judged by its highest point. The search goes through them best first and is exact;
@@ -39,8 +39,9 @@ def best_order(
 ) -> Order:
     """The order of `steps` with the lowest peak; the given one if none is better.
 
-    >>> values = [Value(4, home=("input", 0)), Value(100), Value(100), Value(1), Value(1), Value(1)]
-    >>> steps = [Step((0,), (1,)), Step((0,), (2,)), Step((1,), (3,)), Step((2,), (4,)), Step((3, 4), (5,))]
+    >>> values = [StorageValue(4, home=("input", 0)), *map(StorageValue, (100, 100, 1, 1, 1))]
+    >>> calls = ((0,), (1,)), ((0,), (2,)), ((1,), (3,)), ((2,), (4,)), ((3, 4), (5,))
+    >>> steps = [CallEffects(*c) for c in calls]
     >>> best_order(values, steps, outputs=[5], align=1)
     Order(steps=(0, 2, 1, 3, 4), peak=102, given_peak=201, exact=True)
     """

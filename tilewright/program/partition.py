@@ -1,10 +1,10 @@
-"""Which device computes what: the assignment with the least time of tasks and of copies between devices.
+"""Device placement: the assignment of tasks to devices with the least time, copies between devices included.
 
     tasks = [(1e-6, 5e-6), (9e-6, 2e-6)]        seconds of each on devices 0 and 1, infinity where it cannot run
     values = [Crossing(0, (1,), 4096)]          what a task gives, and who reads it
     partition(tasks, values, lambda a, b, nbytes: 1e-6 + nbytes / 1e9)
 
-A value is copied once to each device on which somebody reads it. Between two devices this is a minimal cut of a graph,
+A value is copied once to each device that reads it. Between two devices this is a minimal cut of a graph,
 which is found exactly; of more, two at a time are cut again until no pair of them gains.
 """
 

@@ -1,4 +1,4 @@
-"""Packing buffers into an arena as tightly as their lifetimes allow: a search with backtracking, for small devices.
+"""Optimal offset assignment for small devices: packs live ranges into the arena by a search with backtracking.
 
 Buffers are placed in the order in which they begin to live, each at the lowest or the highest place of a gap. Where a
 capacity proves impossible (or the search is given up), a larger one is tried, up to what the greedy planner needs.
@@ -25,7 +25,7 @@ class LiveRange:
 def place(blocks: Sequence[LiveRange], bound: int, known: int) -> tuple[int, list[int]] | None:
     """(capacity, offset of each block) with a capacity from `bound` to below `known`; None if none was found.
 
-    >>> place([Block(i, i + 1, size) for i, size in enumerate((48, 32, 32, 48, 32, 32, 48))], 80, 112)
+    >>> place([LiveRange(i, i + 1, size) for i, size in enumerate((48, 32, 32, 48, 32, 32, 48))], 80, 112)
     (80, [0, 48, 0, 32, 0, 48, 0])
     """
     order = sorted(range(len(blocks)), key=lambda i: (blocks[i].first, -blocks[i].size))

@@ -1,9 +1,9 @@
-"""The memory planner: where every value of a program lies, so that the arena is small.
+"""The memory planner: an arena offset for every value of a program, with little memory in all.
 
-    values = [Value(256, home=("input", 0)), Value(1024), Value(1024), Value(40)]
-    steps = [Step(reads=(0,), writes=(1,)),
-             Step(reads=(1,), writes=(2,), inplace=((0, 0),)),   # its result may take the place of its operand
-             Step(reads=(2,), writes=(3,))]
+    values = [StorageValue(256, home=("input", 0)), StorageValue(1024), StorageValue(1024), StorageValue(40)]
+    steps = [CallEffects(reads=(0,), writes=(1,)),
+             CallEffects(reads=(1,), writes=(2,), inplace=((0, 0),)),   # its result may take the place of its operand
+             CallEffects(reads=(2,), writes=(3,))]
     plan = plan_memory(values, steps, outputs=[3])
 
 A value lives from the step that first writes it to the step that last touches it. Values that never live at the same

@@ -1,4 +1,4 @@
-"""The program of a model: which kernels are called in which order on which buffers.
+"""The compiled program as data: kernel calls in order, their buffers, states and devices.
 
     Program(
         inputs=(TensorInfo("x", (1, 64), "f32"),),

@@ -1,4 +1,4 @@
-"""Which values of a program share storage, and from when to when it is used: what the memory planner places.
+"""Alias and liveness analysis for the memory planner: which values share storage, and the live range of each.
 
 Views of one value share its storage, and so do results that lie where an operand was.
 """

@@ -1,4 +1,4 @@
-"""Time stamps of a run, as a timed program writes them, and what they mean in seconds.
+"""The time stamps that an instrumented program writes, decoded into seconds by kernel and thread.
 
 Every thread has a row of int64 clock ticks, a multiple of 128 bytes so that threads do not share cache lines. Slots
 of a row: RUN_BEGIN and RUN_END (written by thread 0 around everything, with the wake-up of the other threads and the

@@ -1,1 +1,1 @@
-"""What a person can read about a model or an installation."""
+"""Reports for people: explain, profile and roofline pages, the check of an installation."""

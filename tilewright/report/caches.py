@@ -1,4 +1,4 @@
-"""What Tilewright keeps on disk for this user, and how to be rid of it."""
+"""The caches on disk of this user: their kinds, sizes and how they are cleared."""
 
 from __future__ import annotations
 

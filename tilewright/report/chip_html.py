@@ -167,7 +167,7 @@ def _bandwidths(formats: Formats) -> list[tuple[str, float]]:
 
 
 def _least(r: LayerRun, formats: Formats) -> float:
-    """Cycles for the same work and the same bytes, if nobody waited."""
+    """Cycles for the same work and the same bytes, without stalls."""
     widths = {n: e.bytes_per_cycle for n, e in formats.listing.engines.items() if isinstance(e, CopyEngine)}
     return max(r.work / r.peak, *(r.engine(n).moved / width for n, width in widths.items()))
 

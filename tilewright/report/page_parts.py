@@ -1,4 +1,4 @@
-"""What the pages of reports have in common: the document, rooflines, axes."""
+"""Shared parts of HTML report pages: the document, roofline plots, axes."""
 
 from __future__ import annotations
 

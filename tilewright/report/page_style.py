@@ -1,4 +1,4 @@
-"""The style and the script of the pages that Tilewright writes."""
+"""CSS and JavaScript of the HTML report pages."""
 
 STYLE = """
 :root { --ink: #1d2430; --soft: #66707f; --line: #d9dee6; --faint: #eef1f5; --paper: #ffffff; --card: #f7f8fa;

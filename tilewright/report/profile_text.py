@@ -54,8 +54,8 @@ def percent(value: float | None) -> str:
 def names(entry: ProfileEntry, length: int = _NAMES) -> str:
     """The source nodes of an entry, cut to a length.
 
-    >>> from tilewright.runtime.profile import Entry
-    >>> names(Entry("k", ("/a/MatMul", "/b/MatMul"), "", "", 0, 0, 0, 0), 12)
+    >>> from tilewright.runtime.profile import ProfileEntry
+    >>> names(ProfileEntry("k", ("/a/MatMul", "/b/MatMul"), "", "", 0, 0, 0, 0), 12)
     '/a/MatMul +1'
     """
     if not entry.names:

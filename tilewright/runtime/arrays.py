@@ -1,4 +1,4 @@
-"""Arrays in and out of a program: checks of what the caller gives, and aligned memory for what we give back."""
+"""Input and output arrays of a call: checks of dtype and shape, conversion (DLPack, buffers), aligned results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _expected(infos: Sequence[TensorInfo], what: str) -> str:
     return f"expected {what}s: {'; '.join(map(str, infos)) or 'none'}"
 
 
-def to_array(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
+def to_array(value: object, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """`value` as a C-contiguous array of exactly the shape and dtype of `info`: nothing is cast, what fits is used."""
     array = value if isinstance(value, np.ndarray) else imported(value, info, infos, what)
     if array.dtype != info.numpy_dtype or array.shape != info.shape:
@@ -112,7 +112,7 @@ def describe(array: np.ndarray) -> str:
     return f"{DTYPES.get(array.dtype, array.dtype)}{swapped}{list(array.shape)}"
 
 
-def imported(value: Any, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
+def imported(value: object, info: TensorInfo, infos: Sequence[TensorInfo], what: str = "input") -> np.ndarray:
     """An array from another library, without a copy where it shares its memory."""
     try:
         if hasattr(value, "__dlpack__"):

@@ -66,7 +66,7 @@ class BackgroundCompiler(Protocol):
 
 
 class Stopped(Exception):
-    """Nobody wants the program any more."""
+    """The program is not needed any more."""
 
 
 class Special:
@@ -163,7 +163,7 @@ class Background:
             if self._stopped or shapes in self._pending or shapes in self._programs:
                 return
             if len(self._pending) >= (self.limit or KEPT):
-                return  # it is asked for again at its next call
+                return  # its next call requests it again
             self._pending[shapes] = None
             if self._thread is None:
                 # A daemon: the end of this process does not wait for it, but `_stop_all` does where it has to.
@@ -197,7 +197,7 @@ class Background:
         own = self._share(package)
         executable = Executable(package, self.threads)
         with executable._between_calls():
-            pass  # its memory and threads are there before somebody calls
+            pass  # its memory and threads are there before the first call
         memory = executable.memory
         special = Special(executable, sizes, own + memory.arena + memory.code, time.perf_counter() - begin)
         with self._changed:
@@ -290,7 +290,7 @@ class Background:
 
     @property
     def nbytes(self) -> int:
-        """What all programs take beside the one for all sizes; weights that some of them share count once."""
+        """Memory of the specializations alone; weights that some of them share count once."""
         programs = [p.executable for p in self.programs()]
         weights = {address(c): c.nbytes for e in programs for c in e.package.constants}
         own = sum(n for a, n in weights.items() if a not in self._shared)
@@ -338,7 +338,7 @@ def _outputs(program: Program) -> list[TensorInfo]:
 
 
 def _work(ref: weakref.ref[Background], maker: BackgroundCompiler) -> None:
-    """The thread: one size after the other, as long as somebody has the executable."""
+    """The thread: compiles one size after the other, as long as the executable is referenced."""
     while True:
         with _turn:
             background = ref()
@@ -352,7 +352,7 @@ def _work(ref: weakref.ref[Background], maker: BackgroundCompiler) -> None:
                 found = maker.make(named)
             except Stopped:
                 found = Stopped()
-            except Exception as e:  # whatever happens, the program for all sizes goes on
+            except Exception as e:  # whatever happens, the dynamic-shape program serves the calls
                 found = e
             background = ref()
             if background is None:

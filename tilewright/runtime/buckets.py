@@ -1,4 +1,4 @@
-"""Open dimensions in a few sizes: inputs are padded to the next bucket, outputs cut back (docs/dynamic_models.md).
+"""Bucketing of dynamic dimensions: inputs are padded to the next bucket, outputs sliced (docs/dynamic_models.md).
 
     run = tw.compile("bert.onnx", buckets={"seq": [32, 64, 128]}, pad={"ids": 0})
     y, = run(np.zeros((1, 50), np.int64), np.ones((1, 50), np.int64))    # ids, mask: runs the program for 64

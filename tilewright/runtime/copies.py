@@ -1,4 +1,4 @@
-"""Copies of executables by `copy.deepcopy` and `pickle`: what `save` writes, loaded again; states as they are."""
+"""Copying and pickling of executables: `save` to bytes and load, with the values of states."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class DynamicExecutable(Copyable):
         symbols: dict[str, tuple[int, str]] = {}
         return {t.name: self._checked(t, value, symbols) for t, value in zip(self.inputs, given, strict=True)}
 
-    def _checked(self, info: DynamicInfo, value: Any, symbols: dict[str, tuple[int, str]]) -> Any:
+    def _checked(self, info: DynamicInfo, value: object, symbols: dict[str, tuple[int, str]]) -> Any:
         if info.kind == "optional" and value is None:
             return None
         if info.kind != "tensor" and isinstance(value, (list, tuple)):
@@ -259,7 +259,7 @@ class DynamicExecutable(Copyable):
             )
         return array
 
-    def _array(self, info: DynamicInfo, value: Any) -> np.ndarray:
+    def _array(self, info: DynamicInfo, value: object) -> np.ndarray:
         array = value if type(value) is np.ndarray else np.asarray(arrays.imported(value, info, self.inputs))  # type: ignore[arg-type]
         if array.dtype != info.numpy_dtype:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The file of a model that specializes itself: its source, and the parts made so far with one copy of their constants.
+"""The package file of a dynamic model: its source, and its cached specializations with shared constants.
 
 The container is that of `package`; the manifest has ``"dynamic"`` where a static package has its program. Loading needs
 no MLIR: only a part that is not in the file does.
@@ -163,7 +163,7 @@ class _Writer:
         return made
 
     def program(self, executable: Executable) -> dict[str, Any]:
-        """A native program, whose code and constants are kept beside it."""
+        """A native program; its code and constants are entries of the package of their own."""
         package = executable.package
         number = len(self.levels)
         self.levels[str(number)] = package.levels

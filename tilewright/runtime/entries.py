@@ -1,4 +1,4 @@
-"""Several programs in one executable: entries that share constants, and states that one writes and another reads.
+"""Executables with several entry functions (prefill and decode), which share constants and states (a KV cache).
 
 run = tw.compile({"prefill": "prefill.onnx", "decode": "decode.onnx"}, states={"past": "present"})
 run["prefill"](prompt)                  # writes the cache
@@ -49,7 +49,7 @@ class EntryExecutable(Executable):
             yield
 
     def _forget_contexts(self) -> None:
-        self._turn.lock = threading.RLock()  # after a fork nobody else is there who could have it
+        self._turn.lock = threading.RLock()  # after a fork no other thread is left that could hold it
         super()._forget_contexts()
 
 

@@ -216,7 +216,7 @@ class Executable(Copyable):
         return self(*arrays.spread(inputs))
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
-        """Where the time of a run goes: every kernel on every thread, beside what this machine could do at best.
+        """Profile a run: seconds of every kernel on every thread, with the roofline bound of this machine.
 
         `inputs` as for a call; states are afterwards what they were before. The first time, the program is linked anew
         with time stamps (a call of the executable itself has none), and the first time on a machine its ceilings are
@@ -258,7 +258,7 @@ class Executable(Copyable):
     def _for_timing(
         self, args: tuple[Any, ...]
     ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
-        """Inputs as they are run, arrays for all results, and what a context is told before."""
+        """Inputs as they are run, arrays for all results, and how a context is prepared before."""
         return self._bind(args), [make() for make in self._makers], lambda context: None
 
     # ---- states ----
@@ -331,7 +331,7 @@ class Executable(Copyable):
         return results, [address(a) for a in results]
 
     def _take(self) -> base.Context:
-        """A context nobody uses; a new one if there are not too many; else wait.
+        """An idle context; a new one if there are not too many; else wait.
 
         Taking from a list and adding to it need no lock."""
         try:
@@ -361,7 +361,7 @@ class Executable(Copyable):
             self._notify()
 
     def _notify(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is released already, and nobody has seen it yet
+        with contextlib.suppress(RuntimeError):  # it is released already, and no thread has taken it yet
             self._returned.release()
 
     # ---- what it is ----

@@ -1,4 +1,4 @@
-"""Writing a package as files for other tools: what its target makes, and the plan of the memory."""
+"""Export of a package as source or object files: what its target writes, and the memory plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the indices of gathers and scatters were in range, in programs compiled with ``check_indices``.
+"""Bounds checks of gather and scatter indices, in programs compiled with ``check_indices``.
 
 Such a program has an output more for each of these operators: the smallest and the largest index of the run, i64[2,
 columns]. Its name says the operator and the sizes of the dimensions. `Executable` looks at these outputs after every

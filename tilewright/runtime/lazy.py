@@ -1,4 +1,4 @@
-"""The source of a loaded model that specializes itself: the compiler is imported when a new part is needed only."""
+"""The source of a loaded dynamic model: the compiler is imported when a specialization is missing, not before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LazySource:
         return _compiler("opener")(self.store(), self.options)(inputs)
 
     def beside(self, program: Any) -> None:
-        """Let sizes that recur have programs beside the one for all sizes; not where the compiler is missing."""
+        """Enable background specialization for sizes that recur; not where the compiler is missing."""
         with suppress(PackageError):
             _compiler("beside")(program, self.store(), self.options)
 

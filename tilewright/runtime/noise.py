@@ -1,4 +1,4 @@
-"""The key of random numbers: a number that is another one in every run.
+"""The seed of random operators: an input of the program, with another value in every run.
 
 Operators that draw random numbers without a seed of their own read it from a program input of this name, which
 `Executable` gives itself unless the caller does. Runs are numbered in the order in which they begin in this process, so

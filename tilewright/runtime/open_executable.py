@@ -75,7 +75,7 @@ class SizeBinding:
 
     @cached_property
     def forms(self) -> Any:
-        """What contexts that enter are told."""
+        """What contexts are prepared with before a call."""
         return None if self.maker is None else self.maker.forms_of(self.inputs, self.outputs)
 
     @cached_property
@@ -106,7 +106,7 @@ class OpenExecutable(Executable):
             if s.growth is not None
         ]
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], SizeBinding] = OrderedDict()
-        #: makes programs for single sizes beside this one; None: nothing does (`background.Background`)
+        #: compiles specializations for fixed sizes in the background; None: nothing does (`background.Background`)
         self.background: Background | None = None
 
     def _load(self, threads: int) -> base.ProgramRunner:

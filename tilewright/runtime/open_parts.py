@@ -95,7 +95,7 @@ class SizePattern:
     def sizes(self, numbers: Numbers) -> dict[str, int] | None:
         """The dimensions of a run with these sizes; None if it is none of this form.
 
-        >>> form = Form((Dim("d0", 1, 64),), (3, Term(0), Term(0, 2, 1)))
+        >>> form = SizePattern((Dim("d0", 1, 64),), (3, Term(0), Term(0, 2, 1)))
         >>> form.sizes((3, 5, 11)), form.sizes((3, 5, 12)), form.sizes((3, 65, 131))
         ({'d0': 5}, None, None)
         """
@@ -122,9 +122,9 @@ class SizePattern:
         much as another one are multiples of it, where they are `related`. Ranges begin at 1, or `near` the smallest
         size.
 
-        >>> print(Form.of([(3, 5, 7, 5), (3, 6, 8, 6)]))
+        >>> print(SizePattern.of([(3, 5, 7, 5), (3, 6, 8, 6)]))
         3, d0, d1, d0 with d0:1..96, d1:1..128
-        >>> print(Form.of([(3, 5, 7, 5), (3, 6, 8, 6)], related=True))
+        >>> print(SizePattern.of([(3, 5, 7, 5), (3, 6, 8, 6)], related=True))
         3, d0, d0 + 2, d0 with d0:1..96
         """
         columns = list(zip(*runs, strict=True))

@@ -1,4 +1,4 @@
-"""Constants of several programs of one model: those with the same content are in memory once."""
+"""Deduplication of constants: the programs of one model share the arrays with the same content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..support.aligned import address, aligned_copy
 
 
 class ConstantPool:
-    """Arrays with the same content are kept once, as long as somebody has them."""
+    """Interns arrays by content: weak references, so that unused ones are freed."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], list[weakref.ref[np.ndarray]]] = {}

@@ -1,4 +1,4 @@
-"""Where the time of a model goes, beside what the machine could do at best: what `Executable.profile` returns.
+"""Profiles: seconds of every kernel and thread with the roofline bound of each; what `Executable.profile` returns.
 
     profile = run.profile([x])
     print(profile)                          # a table

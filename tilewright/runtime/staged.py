@@ -118,7 +118,7 @@ class Staged:
         return body is not None and body.first is not None and body.first.key(Frame(dict(values))) in body.first.parts
 
     def part(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
-        """The part for what the names stand for now; made if there is none."""
+        """The specialization for the current values of the names; compiled if it is not in the cache."""
         key = stage.key(frame)
         part = stage.parts.get(key)
         if part is not None:

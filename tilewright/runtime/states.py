@@ -1,4 +1,4 @@
-"""The states of an executable, for its caller: what `Executable.states` is."""
+"""The states of an executable (KV caches, running statistics) as a mapping for its caller: `Executable.states`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class States(Mapping[str, np.ndarray]):
         with self._between_calls():
             return self._buffers.value(number)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         infos = [s.tensor for s in self._buffers.infos]
         if name not in self._numbers:
             known = f"states: {', '.join(self._numbers)}" if infos else "this executable has no states"

@@ -1,1 +1,1 @@
-"""What every room may use: options, errors, element types, files, memory, processes; none of it knows a compiler."""
+"""Utilities for all packages: options, errors, element types, files, memory, processes; none is about compiling."""

@@ -1,4 +1,4 @@
-"""Memory of arrays: aligned, and by address."""
+"""Aligned allocation of arrays, and their addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one compilation may take: so many operators and so many seconds. A small file can describe an endless model:
+"""Limits of one compilation, in operators and seconds. A small file can describe an endless model:
 functions that call each other twice, loops in loops."""
 
 from __future__ import annotations

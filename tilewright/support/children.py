@@ -1,4 +1,4 @@
-"""Python processes of our own: they see the caller's installed packages but no files of the current folder, and they
+"""Child Python processes: they see the caller's installed packages but no files of the current folder, and they
 end when the process that started them does, however it ended.
 
     child = start("from tilewright.codegen.llvm.worker import work; work()", stdin=PIPE, stdout=PIPE)
@@ -43,7 +43,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 class Lifeline:
-    """The writing end of a pipe whose reading end a child has: once nobody has it any more, the child ends."""
+    """The writing end of a pipe whose reading end a child has: when its last copy is closed, the child ends."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -1,4 +1,4 @@
-"""Open dimensions: a name, a range, a divisor."""
+"""Dynamic dimensions as users declare them (`tw.Dim`): a name, a range, a divisor."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class ChosenDim(Dim):
-    """A dimension whose range nobody gave: the compiler may narrow it around `point`, a size that has to be in it.
+    """A dimension without a range from the user: the compiler may narrow it around `point`, a size in it.
 
     >>> print(ChosenDim("seq", 1, 4096, point=64))
     seq:1..4096~64

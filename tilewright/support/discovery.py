@@ -1,4 +1,4 @@
-"""How targets and front ends are found: those of the package, of installed packages, and of a program itself."""
+"""Plugin discovery of targets and front ends: of the package, of entry points, and those registered at run time."""
 
 from __future__ import annotations
 

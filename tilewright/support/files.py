@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that only this user can write."""
+"""Atomic file writes, file locks, and folders that only this user can write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
                     os.fchown(fd, old.st_uid, old.st_gid)
                 os.fchmod(fd, 0o600 if private else stat.S_IMODE(old.st_mode) & 0o777)
             yield f
-            if fcntl is not None:  # open, and so locked, until it has its name: nobody takes it for a left one
+            if (
+                fcntl is not None
+            ):  # open, and so locked, until it has its name: no other process takes it for a stale one
                 f.flush()
                 os.replace(temporary, path)
         if fcntl is None:
@@ -85,7 +87,7 @@ def _lock(fd: int) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody else has it, or the file system has no locks
+    except OSError:  # another process holds it, or the file system has no locks
         return False
     return True
 

@@ -1,5 +1,5 @@
-"""Locks and forks. A forked process has one thread: a lock that another one held is never released in it, and what that
-thread was about to change is left half-changed."""
+"""Fork safety of locks. A forked process has one thread: a lock that another one held is never released in it, and
+what that thread was about to change is left half-changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATIENCE = 30.0
 
 
 def wait_for(lock: threading.Lock | threading.RLock) -> None:
-    """Let forks wait until nobody has this lock, which is held for a short time: what it guards is whole in the child.
+    """Let forks wait until this lock is free, which is held for a short time: what it guards is whole in the child.
 
     A lock that is taken while another is held must come before that one: forks take the latest first."""
     held: list[bool] = []

@@ -1,4 +1,4 @@
-"""Operators that run on the host, between the native parts of a model (`staged`), and why each does:
+"""Host operators: NumPy functions that run between the native subgraphs of a model (`staged`), and why each does:
 
 - the size of the result depends on the data, in a way no buffer and count express: Unique;
 - its numbers change from call to call while shapes stay, so that a program for each would be wasteful: Slice;

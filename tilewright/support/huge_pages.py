@@ -1,4 +1,4 @@
-"""Pages of memory: large ones for constants, and giving back those that memory-mapped files were read into."""
+"""Huge pages for constants, and release (`madvise`) of the pages that memory-mapped files were read into."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HugePagePool:
     Reading weights goes through many pages, each of which the processor must find first: with pages of 2 MB instead of
     4 KB it has them at hand. What of a region is not used is never touched, and takes no memory.
 
-    >>> a, b = (Pool().empty((3, 5), np.float32) for _ in range(2))
+    >>> a, b = (HugePagePool().empty((3, 5), np.float32) for _ in range(2))
     >>> a.shape, a.ctypes.data % 64
     ((3, 5), 0)
     """

@@ -1,4 +1,4 @@
-"""What of the machine this process may use: cores and memory, by its affinity mask and its control groups (Linux)."""
+"""CPU and memory limits of this process: affinity mask and control groups (Linux)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of files that together may take so many bytes: those used longest ago go."""
+"""Size-limited cache folders with LRU eviction."""
 
 from __future__ import annotations
 

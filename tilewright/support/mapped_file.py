@@ -1,4 +1,4 @@
-"""Files whose bytes are used where they lie: memory-mapped, with what tells whether someone wrote into them since.
+"""Memory-mapped files, with a check of whether they were modified since.
 
 A file that is replaced (written under another name, then renamed) stays what it was for those who have it mapped. One
 that is overwritten in place changes under them, and one that is cut short ends the process (SIGBUS).

@@ -1,4 +1,4 @@
-"""What notebooks show: one template for everything that has something to show."""
+"""Notebook display (`_repr_html_`): one template for all objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 class NotebookText(str):
     """Text of several lines, which notebooks and the prompt show as it is.
 
-    >>> Text("levels\\n  import")
+    >>> NotebookText("levels\\n  import")
     levels
       import
     """

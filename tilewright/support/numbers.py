@@ -1,4 +1,4 @@
-"""Numbers in sentences: counts with their noun, bytes with their unit."""
+"""Formatting of numbers in messages: counts with their noun, bytes with their unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option of a compilation says of itself: the record in the metadata of every field of `Options`.
+"""Metadata of compile options: the record in every field of `Options` (type, values, help, command-line flag).
 
 The command line, the key of the package cache and what the file of a model with open shapes keeps are made from it
 (docs/add_an_option.md). Here too: which values an annotation allows, and how texts of the command line become values.
@@ -88,7 +88,7 @@ def option(
 
 @dataclass(frozen=True)
 class OptionKind:
-    """The values that an annotation allows beside None, in `words` for errors, and as what the command line reads the
+    """The values that an annotation allows apart from None, in `words` for errors, and how the command line parses the
     `text` of one."""
 
     accepts: Callable[[Any], bool]
@@ -96,11 +96,11 @@ class OptionKind:
     text: type = str
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _positive(value: Any) -> bool:
+def _positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 

@@ -1,4 +1,4 @@
-"""Polynomials with integer coefficients: what sizes that are not known are made of."""
+"""Multivariate polynomials with integer coefficients: the normal form of symbolic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line on the terminal while a long compilation works: the stage, and how many kernels are done.
+"""The progress line of a compilation on the terminal: the stage, and how many kernels are done.
 
 It is on stderr, only if that is a terminal, only after half a second, and gone when the compilation ends. The
 environment variable TILEWRIGHT_PROGRESS=0 turns it off.

@@ -1,4 +1,4 @@
-"""What a room asks of rooms below it on the floor plan, which it may not import: by name, loaded at first use.
+"""Dependency injection: functions of packages that may not be imported here (floor plan), by name, loaded lazily.
 
 The package root knows all rooms and says who provides what; another program may provide something else. Used where an
 object of an upper room has a method that a lower room carries out: ``Schedule.build``, ``Executable.explain``.

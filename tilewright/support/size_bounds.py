@@ -1,4 +1,4 @@
-"""Between which values a polynomial of sizes lies: what decides comparisons of sizes that are not known."""
+"""Interval bounds of symbolic sizes: they decide comparisons between sizes that are not known."""
 
 from __future__ import annotations
 

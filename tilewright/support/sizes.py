@@ -1,7 +1,7 @@
-"""Sizes that are known at run time only: integers that carry an expression.
+"""Symbolic sizes: integers that carry an expression of dynamic dimensions.
 
 A model may leave a dimension open and give its range: ``Dim("seq", 1, 4096)``. While such a model is compiled, the
-dimension is a `Size`, an `int` whose value stands for the expression: a large prime number of the symbol. Sums and
+dimension is a `Size`, an `int` whose value encodes the expression: a large prime number of the symbol. Sums and
 products of sizes are sizes of the summed and multiplied values, so every expression has a value of its own, and MLIR,
 NumPy and everything else that holds plain integers holds sizes without knowing it; `decode` finds the expression of a
 number again.
@@ -109,7 +109,7 @@ class Sizes:
         return found
 
     def decode(self, number: int) -> int:
-        """The size that an integer stands for, or the integer."""
+        """The size that an integer encodes, or the integer."""
         number = int(number)
         if -SMALLEST < number < SMALLEST:
             return number
@@ -141,7 +141,7 @@ class Sizes:
 
 
 class Size(int):
-    """An integer that stands for an expression of symbols; see the head of this file."""
+    """An integer that encodes an expression of symbols; see the head of this file."""
 
     polynomial: Polynomial
     space: Sizes
@@ -216,7 +216,7 @@ class Size(int):
         return None
 
     def _inexact(self, other: Any, compute: Callable[[Any, Any], Any], text: str) -> Any:
-        """With a float: Python would take the number that stands for this size for its value."""
+        """With a float: Python would take the number that encodes this size for its value."""
         if not isinstance(other, float):
             return NotImplemented
         if not _typically.get():
@@ -322,7 +322,7 @@ class Size(int):
             return float(self.typical)
         raise Undecided(f"{self} is not known when the model is compiled")
 
-    def _bitwise(self, *_: Any) -> Any:
+    def _bitwise(self, *_: object) -> Any:
         raise Undecided(f"the bits of {self} are not known when the model is compiled")
 
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = _bitwise
@@ -436,7 +436,7 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     ends = [x // y for x in (p, q) for y in (r, s)]
     if min(ends) == max(ends):
         return ends[0]
-    if q <= 0 and not isinstance(b, Size):  # of positive numbers, so that what stands for it is positive
+    if q <= 0 and not isinstance(b, Size):  # of positive numbers, so that its encoding is positive
         rounded: int = -((-a + b - 1) // b)
         return rounded
     nested: int | None = _nested(a, b)
@@ -559,7 +559,7 @@ def at_most(a: int, b: int) -> bool:
 
 def open_size(d: Any) -> Any:
     """The size that a `Dim`, or a text like ``seq:1..4096``, is in this compilation; whatever else `d` is. Undecided
-    for a number that stands for a size."""
+    for a number that encodes a size."""
     space = _space.get()
     if space is not None and type(d) is int and isinstance(space.decode(d), Size):
         raise Undecided(f"a dimension of {d} stands for an open one in this compilation")
@@ -641,7 +641,7 @@ def open_sizes(dims: Sequence[Dim] | Sizes | None) -> Iterator[Sizes | None]:
 
 
 def decode(number: Any) -> Any:
-    """The size that an integer stands for, or the number: what is no integer stands for none."""
+    """The size that an integer encodes, or the number: what is no integer encodes none."""
     space = _space.get()
     whole = hasattr(number, "__index__")
     return number if space is None or not whole or isinstance(number, Size) else space.decode(number)
@@ -672,7 +672,7 @@ def highest(x: int) -> int:
 
 
 def too_large(x: int) -> bool:
-    """Whether the number that stands for a size has more than 63 bits: it cannot be part of a type. False for others.
+    """Whether the number that encodes a size has more than 63 bits: it cannot be part of a type. False for others.
 
     >>> too_large(1 << 64)
     False

@@ -1,4 +1,4 @@
-"""The numbers that stand for sizes while a model is compiled (`sizes.py`): which prime each atom gets.
+"""Encoding of symbolic sizes as integers while a model is compiled (`sizes.py`): the prime number of each atom.
 
 An atom is a symbol, or what quotients, minima and maxima make of sizes. Its number must be mistaken for no dimension of
 the model, nor for what another atom makes, and differences of sizes should have the signs that they have at run time.
@@ -67,7 +67,7 @@ class StandIns:
         return self._prime((near - apart if below else near + apart) | 1)
 
     def _prime(self, number: int) -> int:
-        """The smallest prime from an odd number on that stands for nothing yet, and divides no number of the model."""
+        """The smallest prime from an odd number on that encodes nothing yet, and divides no number of the model."""
         taken = set(self._values.values())
         while (
             number in taken
@@ -79,7 +79,7 @@ class StandIns:
 
 
 def _made_of_numbers(op: str, a: int, b: int) -> int | None:
-    """What an operation makes of the numbers that stand for sizes; None if a plain number is among them where a size
+    """The result of an operation on numbers that encode sizes; None if a plain number is among them where a size
     is expected."""
     if op == "floordivsi":
         return int(a) // b if type(b) is int else None

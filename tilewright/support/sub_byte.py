@@ -1,4 +1,4 @@
-"""Numbers of less than 16 bits: float formats that are stored, never computed with, and integers of 4 and 2 bits.
+"""Narrow element types: storage-only float formats (fp8, fp4 ...) and packed integers of 4 and 2 bits.
 
 In memory an element takes one byte whose low bits are its code; only model files pack several into a byte. A format is
 decoded to f32 (or to an integer of 8 bits) where it is read, and encoded where it is written.

@@ -1,4 +1,4 @@
-"""The tuner: searches the decisions that schedule rules leave open, and remembers the best in a database.
+"""The auto-tuner: searches the decisions that schedule rules leave free, and stores the best in a database.
 
     space -> search (cost model on features) -> measure -> database -> compile picks the results up
 
@@ -27,7 +27,7 @@ __all__ = [*_PLACES]
 class _Module(ModuleType):
     """A module that is also the function `tuner.tune`."""
 
-    def __call__(self, source: Any, **options: Any) -> Any:
+    def __call__(self, source: object, **options: Any) -> Any:
         from .tuner import tune
 
         return tune(source, **options)

@@ -1,6 +1,6 @@
-"""Which way each 3x3 convolution is computed, decided by running the model each way: by the direct sum, by F(2x2) or by
-F(4x4). The pass `winograd` estimates it; how much the larger weights of Winograd's method cost on their way from memory
-differs from machine to machine, and with the number of threads.
+"""Convolution algorithm selection by measurement: direct, Winograd F(2x2) or F(4x4) for each 3x3 convolution. The
+pass `winograd` estimates it; how much the larger weights of Winograd's method cost on their way from memory differs
+from machine to machine, and with the number of threads.
 
 This comes before kernels are searched, as other ways mean other kernels."""
 

@@ -31,7 +31,7 @@ from .tuner import Tuner, TuneReport, Watch
 
 
 def tune_chip(
-    source: Any,
+    source: object,
     options: Options,
     *,
     trials: int | None,
@@ -51,7 +51,7 @@ def tune_chip(
     return report
 
 
-def layers(source: Any, target: Any, options: Options) -> list[Task]:
+def layers(source: object, target: Any, options: Options) -> list[Task]:
     """The layers of a model that the chip runs untuned, the longest first; equal ones are one task."""
     from ..driver.compiler import compile_state
 

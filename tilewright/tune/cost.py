@@ -73,7 +73,7 @@ class CostModel:
         rows = [*own, *others]
         x = np.array([f for f, _ in rows], np.float32)
         y = np.array([math.log2(min(max(r, 1e-3), WORST)) for _, r in rows])
-        # the fast ones are those that must be told apart
+        # the fast ones are those that must be ranked
         weight = np.array([1.0] * len(own) + [self.foreign] * len(others)) * np.exp2(-1.5 * np.maximum(y, -1.0))
         parameters = {
             "objective": "regression", "learning_rate": 0.1, "num_leaves": 15, "min_data_in_leaf": 2,

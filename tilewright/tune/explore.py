@@ -40,14 +40,14 @@ from .measure_design import DesignJob, DesignResult, forget, measure
 
 #: more points than this are a mistake
 MOST = 10_000
-#: what the chip stands beside
+#: the host processor of the chip
 HOST_TARGET = "cpu"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([KM]?)$")
 #: seconds to wait for another process that writes
 _BUSY = 60.0
 
-#: told after every measurement: how many there are, of how many, and what was the last one
+#: callback after every measurement: how many there are, of how many, and what was the last one
 Watch = Callable[[int, int, str], None]
 
 
@@ -137,7 +137,7 @@ def design(chip: ChipTarget, point: Mapping[str, Value]) -> tuple[ChipTarget, De
         return at, Design(point, float(at.chip.area()))
     except TilewrightError as e:
         return at, Design(point, refused=e.message)
-    except Exception as e:  # a description is code of somebody else, here with numbers that it may not be made for
+    except Exception as e:  # a description is third-party code, here with numbers that it may not be made for
         return at, Design(point, refused=f"{type(e).__name__}: {e}")
 
 
@@ -154,12 +154,12 @@ def _begin_worker() -> None:
 
 
 class DesignDatabase:
-    """Measurements in a table of the file at `path`; by default beside the tuning database.
+    """Measurements in a table of the file at `path`; by default in the folder of the tuning database.
 
     >>> import tempfile
-    >>> store = Store(Path(tempfile.mkdtemp()) / "designs.sqlite")
+    >>> store = DesignDatabase(Path(tempfile.mkdtemp()) / "designs.sqlite")
     >>> m = DesignMeasurement(1.0, 10, 0.0, 5.0, 100, 0.5, 1, 0, {"array": 1.0})
-    >>> store.keep("key", Job("cpu+chip", "m.onnx"), Answer(m, {}))
+    >>> store.keep("key", DesignJob("cpu+chip", "m.onnx"), DesignResult(m, {}))
     >>> store.known("key") == (m, {}), store.known("other")
     (True, None)
     """
@@ -199,7 +199,7 @@ class DesignDatabase:
 
 
 def _key(chip: ChipTarget, host: Any, job: DesignJob, chip_digest: str, model_digest: str) -> str:
-    """What a measurement hangs on; `host` is the description of what the chip stands beside."""
+    """The cache key of a measurement; `host` is the description of the host processor."""
     parameters = {f.name: getattr(chip.chip, f.name) for f in fields(chip.kind)}  # type: ignore[arg-type]
     parts = [chip.kind.name, parameters, chip_digest, model_digest, job.shapes, host, source_digest()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

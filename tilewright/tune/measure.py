@@ -131,8 +131,9 @@ class RunnerProcess:
             process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout):
+                assert stream is not None  # both are pipes
                 with contextlib.suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
+                    stream.close()
 
 
 def tuning_of(target: Target) -> Tuning:
@@ -171,7 +172,7 @@ class Meter:
     def __enter__(self) -> Meter:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class Meter:
     # ---- measuring ----
 
     def measure(self, subject: Subject, default: Candidate, candidates: Sequence[Candidate]) -> list[Outcome]:
-        """Measure candidates beside the default schedule; one that crashes or hangs is found and does not harm the
+        """Measure candidates against the default schedule; one that crashes or hangs is found and does not harm the
         others."""
         base, of = self.default(subject, default), {f"c{i}": c for i, c in enumerate(candidates)}
         built = self.build(of)

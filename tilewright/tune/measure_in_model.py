@@ -1,4 +1,4 @@
-"""Measuring candidates where they will run: in the model.
+"""End-to-end measurement: candidates of a kernel timed inside the model.
 
 Alone, a kernel finds its data in the cache; in the model its weights come from memory and its inputs from the other
 threads' caches. So the promising candidates of all kernels are also run in the model, one of each at a time in the same

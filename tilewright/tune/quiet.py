@@ -1,5 +1,5 @@
-"""Measurements that mean something: one process of a machine measures at a time, others at work are noticed, and times
-that cannot be are refused.
+"""Noise control of measurements: a lock so that one process of a machine measures at a time, detection of other load,
+and rejection of implausible times.
 
 Two tuners side by side measure each other. Whole seconds go missing from one side of a race then, and a ratio of 2,500
 would be kept as a result."""

@@ -1,4 +1,4 @@
-"""The last word on what was tuned: the model with the results against the model without, in turns.
+"""Validation of tuned schedules in the whole model: with and without them, interleaved.
 
 A schedule that wins alone may lose in a model, where its data come from other kernels and the caches are shared. What
 is slower there than untuned, beyond noise, is taken back."""
@@ -55,7 +55,7 @@ class Pair:
     ratios: dict[str, np.ndarray] = field(default_factory=dict)
 
     @staticmethod
-    def made(source: Any, options: dict[str, Any], stack: contextlib.ExitStack) -> Pair:
+    def made(source: object, options: dict[str, Any], stack: contextlib.ExitStack) -> Pair:
         from ..driver.compiler import compile_state
 
         _, plain = compile_state(source, **{**options, "tuned": False, "ways": {}})
@@ -76,7 +76,7 @@ class Pair:
         return _slower(self.ratios[""]) or _slower(whole_calls(self.plain, self.tuned), WHOLE)
 
 
-def recheck(source: Any, options: dict[str, Any], database: Database, machine: Machine) -> Recheck:
+def recheck(source: object, options: dict[str, Any], database: Database, machine: Machine) -> Recheck:
     """Measure a model with and without its tuned kernels, and withdraw results that make a kernel slower in it.
 
     `options` are those of `tilewright.compile`. The tuned model that remains is not slower than the untuned one beyond

@@ -1,4 +1,4 @@
-"""Measuring on other machines: a `Station` builds and measures what it is sent, a `Fleet` gives it work.
+"""Remote measurement: a `RunnerHost` builds and measures candidates, a `RunnerPool` distributes them among hosts.
 
 What travels is JSON data: kernels as text (loop nests, MLIR), numbers and names. It comes over the authenticated
 protocol of `wire` or through actors of Ray (`ray_runners`); neither side runs code that the other sent, apart from the
@@ -33,12 +33,12 @@ class Lost(Exception):
 
 
 class Link(Protocol):
-    """The way to one station."""
+    """The connection to one runner host."""
 
     name: str
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The station's answer; Lost if there is none."""
+        """Its answer; Lost if there is none."""
 
     def revive(self) -> None:
         """Connect again; Lost if that fails."""
@@ -64,9 +64,9 @@ class Shipped:
 class RunnerHost:
     """Answers requests (JSON data) on the machine where it is.
 
-    >>> Station().answer({"do": "about"})["target"]
+    >>> RunnerHost().answer({"do": "about"})["target"]
     'cpu'
-    >>> Station().answer({"do": "nonsense"})["error"]
+    >>> RunnerHost().answer({"do": "nonsense"})["error"]
     "there is no request 'nonsense'"
     """
 
@@ -143,15 +143,16 @@ def _subject(data: dict[str, Any]) -> Subject:
 
 
 class RunnerPool:
-    """Stations of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
+    """Runner hosts of one kind; to the tuner what `Meter` is. A request whose runner is lost goes to another one.
 
-    UsageError if there is no station or they are of different kinds.
+    UsageError if there is no host or they are of different kinds.
     """
 
     def __init__(self, links: Sequence[Link], threads: int) -> None:
         if not links:
             raise UsageError("there is no runner", stage="tune")
-        self.links, self.workers, self.lost = list(links), len(links), []  # type: ignore[var-annotated]
+        self.links, self.workers = list(links), len(links)
+        self.lost: list[str] = []
         self._free: queue.Queue[Link | None] = queue.Queue()
         self._lock, self.closed = threading.Lock(), False
         about = {link.name: _checked(link.ask({"do": "about"})) for link in links}
@@ -250,7 +251,7 @@ def _data(subject: Subject) -> dict[str, Any]:
 def connect(
     runners: Sequence[str], threads: int, *, target: str = DEFAULT_TARGET, key: bytes | None = None
 ) -> RunnerPool:
-    """The fleet of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
+    """The pool of some runners: ``HOST:PORT`` of `tilewright runner`, or ``ray://ADDRESS`` (see `ray_runners`).
 
     UsageError for an address that cannot be read or reached. `key` authenticates HOST:PORT (None:
     TILEWRIGHT_RUNNER_KEY).

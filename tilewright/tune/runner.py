@@ -1,4 +1,4 @@
-"""The process that runs candidates, which may crash or hang without harm.
+"""The worker process that runs and times candidates, isolated because they may crash or hang.
 
 It reads pickled requests from stdin and writes pickled answers to stdout, each behind its length, until stdin ends. All
 variants of a request are linked into one program whose calls take turns, so that whatever else the machine does hits
@@ -253,7 +253,7 @@ def _laid_out(pool: HugePagePool, array: np.ndarray) -> np.ndarray:
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
-def write_message(stream: IO[bytes], message: Any) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()

@@ -50,7 +50,7 @@ def task_of(kernel: Kernel, meaning: str | None = None) -> Task:
     return Task(kernel, kernel_key(kernel), meaning)
 
 
-def compiled(source: Any, **options: Any) -> tuple[Any, Executable]:
+def compiled(source: object, **options: Any) -> tuple[Any, Executable]:
     """A model as it is compiled now, with the state of the compilation; UsageError if shapes of it are open."""
     from ..driver.compiler import compile_state
     from ..runtime.executable import Executable
@@ -66,7 +66,7 @@ def compiled(source: Any, **options: Any) -> tuple[Any, Executable]:
     )
 
 
-def extract_tasks(source: Any, **options: Any) -> list[Task]:
+def extract_tasks(source: object, **options: Any) -> list[Task]:
     """The tasks of a model, compiled as it is now and measured on random inputs; the most costly first.
 
     Kernels of equal structure are one task. `options` are those of `tilewright.compile`.

@@ -1,4 +1,4 @@
-"""What tuning did: for each kernel, and in all."""
+"""The report of a tuning run: the gain of each kernel and of the model."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ Watch = Callable[
 
 
 def tune(
-    source: Any,
+    source: object,
     *,
     trials: int | None = None,
     minutes: float | None = None,
@@ -116,7 +116,7 @@ def tune(
 
 
 def _tune(
-    source: Any, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
+    source: object, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
     states: Mapping[str, str] | None, database: Database | None, runners: Sequence[str], key: str | None, verify: bool,
     pretrained: bool, seed: int, watch: Watch | None,
 ) -> TuneReport:  # fmt: skip
@@ -133,9 +133,9 @@ def _tune(
         from .wire import key_from
 
         secret = key_from(key) if key is not None else None
-        fleet: Any = connect(runners, chosen.thread_count, target=target, key=secret)
+        pool: Any = connect(runners, chosen.thread_count, target=target, key=secret)
         found = extract_tasks(source, **options, tuned=False)
-        tuner = Tuner(found, chosen, model, kept, seed, watch, fleet)
+        tuner = Tuner(found, chosen, model, kept, seed, watch, pool)
         tuner.report.guide = guide
         return tuner.run(trials, deadline)
     ways = _ways(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])
@@ -157,9 +157,9 @@ def _tune(
 
 
 def _tune_chip(
-    source: Any, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
+    source: object, threads: int | None, target: str, *, trials: int | None, minutes: float | None, inputs: Any,
     states: Mapping[str, str] | None, database: Database | None, runners: Sequence[str], seed: int,
-    watch: Watch | None, verify: bool, **_: Any,
+    watch: Watch | None, verify: bool, **_: object,
 ) -> TuneReport:  # fmt: skip
     """`tune` for a chip: whatever else this machine does, simulated cycles are the same."""
     from .chip_tuner import tune_chip
@@ -179,7 +179,7 @@ def _tune_chip(
 
 
 def _ways(
-    source: Any, options: dict[str, Any], kept: Database, watch: Watch | None, trials: int | None, begin: float,
+    source: object, options: dict[str, Any], kept: Database, watch: Watch | None, trials: int | None, begin: float,
     deadline: float | None,
 ) -> TuneReport:  # fmt: skip
     """The convolutions that are faster another way than estimated; see `algorithm_choice`."""
@@ -204,7 +204,7 @@ def _ways(
 
 
 def _in_turns(
-    tuner: Tuner, source: Any, options: dict[str, Any], trials: int | None, deadline: float | None
+    tuner: Tuner, source: object, options: dict[str, Any], trials: int | None, deadline: float | None
 ) -> TuneReport:
     """Search kernel by kernel and race what was found in the model, by turns: each learns from the other."""
     from .measure_in_model import InModel

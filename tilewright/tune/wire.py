@@ -88,7 +88,7 @@ class Channel:
 
     # ---- messages ----
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         text = json.dumps(message).encode()
         self._write(self._seal(self.mine, self.sent, text) + text)
         self.sent += 1
@@ -171,7 +171,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class TcpLink:
-    """The way to a `tilewright runner`."""
+    """The connection to a `tilewright runner`."""
 
     def __init__(self, text: str, key: bytes) -> None:
         self.name, self.key = text, key
@@ -222,7 +222,7 @@ def connect_to(text: str, key: bytes | None = None) -> TcpLink:
 
 
 class Server:
-    """Serves a station to tuners that have the key; one request at a time is at work, so that none disturbs another.
+    """Serves a runner to tuners that have the key; one request at a time is at work, so that none disturbs another.
 
     `port` 0 takes a free one; `address` says which. Tuners that wait are served in turn.
     """
@@ -231,9 +231,9 @@ class Server:
     MOST = 16
 
     def __init__(
-        self, station: RunnerHost, host: str, port: int, key: bytes, log: Callable[[str], None] = lambda text: None
+        self, runner: RunnerHost, host: str, port: int, key: bytes, log: Callable[[str], None] = lambda text: None
     ) -> None:
-        self.station, self.key, self.log = station, key, log
+        self.runner, self.key, self.log = runner, key, log
         self._work, self._slots = threading.Lock(), threading.BoundedSemaphore(self.MOST)
         self._closed, self._lock = threading.Event(), threading.Lock()
         #: connections that have not shown yet that they have the key, oldest first
@@ -291,7 +291,7 @@ class Server:
                 while True:
                     request = channel.receive()
                     with self._work:
-                        answer = self.station.answer(request)
+                        answer = self.runner.answer(request)
                     channel.send(answer)
         except EOFError:
             self.log(f"{name} has gone")
@@ -307,7 +307,7 @@ class Server:
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.station.close()
+        self.runner.close()
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -37,7 +37,7 @@ def small(m: int = 12, n: int = 32, k: int = 16):
     return te.kernel(te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], r), "c"))
 
 
-class FakeStation(RunnerHost):
+class FakeHost(RunnerHost):
     """Answers without measuring: half the default's time for all."""
 
     def __init__(self, slow: float = 0.0) -> None:
@@ -55,8 +55,8 @@ class FakeStation(RunnerHost):
 
 
 @contextlib.contextmanager
-def serving(station=None, key=KEY):
-    server = Server(station or FakeStation(), "127.0.0.1", 0, key)
+def serving(host=None, key=KEY):
+    server = Server(host or FakeHost(), "127.0.0.1", 0, key)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
@@ -132,7 +132,7 @@ def test_who_does_not_know_the_protocol_is_refused(data):
                 stranger.shutdown(socket.SHUT_WR)
                 assert stranger.recv(1 << 16) == b""
         assert connect_to(address, KEY).ask({"do": "about"})["target"] == "cpu"
-        assert server.station.asked == []
+        assert server.runner.asked == []
 
 
 def _pair() -> tuple[Channel, Channel, socket.socket, socket.socket]:
@@ -167,9 +167,9 @@ def test_changed_and_repeated_messages_are_refused():
 
 
 def test_damaged_requests_get_an_answer():
-    station = RunnerHost()
+    host = RunnerHost()
     for request in (None, [], {"do": "measure"}, {"do": "contest", "subject": 1}, {"do": "measure", "subject": {}}):
-        assert "error" in station.answer(request)
+        assert "error" in host.answer(request)
 
 
 # ---- fleets --------------------------------------------------------------------------------------------------------
@@ -225,22 +225,22 @@ def tuned_with(fleet: RunnerPool, path: Path, trials: int):
 
 
 def test_several_runners_work_at_the_same_time(tmp_path):
-    stations = [FakeStation(0.15), FakeStation(0.15)]
-    with serving(stations[0]) as (one, _), serving(stations[1]) as (two, _):
+    hosts = [FakeHost(0.15), FakeHost(0.15)]
+    with serving(hosts[0]) as (one, _), serving(hosts[1]) as (two, _):
         report = tuned_with(connect([one, two], 1, key=KEY), tmp_path / "t.sqlite", 64)
-    assert all(len(s.asked) >= 3 for s in stations)
+    assert all(len(s.asked) >= 3 for s in hosts)
     assert any(t.ratio == 0.5 for t in report.tasks)
 
 
 def test_the_work_of_a_lost_runner_is_redone(tmp_path):
-    class Dies(FakeStation):
+    class Dies(FakeHost):
         def answer(self, request):
             if request["do"] == "measure" and self.asked:
                 server_a.close()  # no new connections either
                 raise ConnectionResetError("its power went")  # the connection ends without an answer
             return super().answer(request)
 
-    with serving(Dies()) as (one, server_a), serving(FakeStation()) as (two, _):
+    with serving(Dies()) as (one, server_a), serving(FakeHost()) as (two, _):
         fleet = connect([one, two], 1, key=KEY)
         tuned_with(fleet, tmp_path / "t.sqlite", 48)
         assert fleet.workers == 1 and len(fleet.lost) == 1
@@ -252,11 +252,11 @@ def test_without_a_runner_left_the_search_ends_with_an_error(tmp_path):
         name = "gone"
 
         def __init__(self):
-            self.station = FakeStation()
+            self.host = FakeHost()
 
         def ask(self, request):
             if request["do"] == "about":
-                return self.station.answer(request)
+                return self.host.answer(request)
             raise Lost("the cable")
 
         def revive(self):
@@ -275,7 +275,7 @@ def test_a_request_that_loses_every_runner_is_given_up():
 
         def ask(self, request):
             if request["do"] == "about":
-                return FakeStation().answer(request)
+                return FakeHost().answer(request)
             raise Lost("down")
 
         def revive(self):
@@ -295,7 +295,7 @@ def test_a_request_that_loses_every_runner_is_given_up():
 
 
 def test_runners_of_different_kinds_are_refused():
-    class Other(FakeStation):
+    class Other(FakeHost):
         def about(self):
             return {**super().about(), "features": "another processor"}
 
@@ -308,7 +308,7 @@ def test_runners_of_different_kinds_are_refused():
 
 
 def test_errors_of_a_station_are_errors_here():
-    class Broken(FakeStation):
+    class Broken(FakeHost):
         def answer(self, request):
             return super().answer(request) if request["do"] == "about" else {"error": "no room on the disk"}
 
@@ -341,12 +341,12 @@ def test_tune_with_runners(tmp_path, monkeypatch):
     }
     """
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    station = FakeStation()
-    with serving(station) as (address, _):
+    host = FakeHost()
+    with serving(host) as (address, _):
         db = Database(tmp_path / "t.sqlite")
         report = tw.tune(text, trials=8, threads=1, database=db, runners=[address], key=KEY.decode())
         assert report.trials == 8 and report.tasks[0].ratio == 0.5 and report.recheck is None
-    assert {r["do"] for r in station.asked} == {"measure", "contest"}
+    assert {r["do"] for r in host.asked} == {"measure", "contest"}
     assert [r.result is not None for r in db.rows()] == [True]
 
 

@@ -1,6 +1,6 @@
 """The JAX front end: programs of `jax.export`, which are StableHLO; see `program` and docs/jax.md.
 
-Nothing here imports JAX before somebody hands in one of its objects.
+JAX is imported lazily, when one of its objects is passed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MLIR from somebody else, before MLIR's parser sees it: the parser calls itself for everything that is nested and ends
+"""Checks of untrusted MLIR text, before parsing: the parser recurses into everything that is nested and ends
 the process where the stack does, and its reader of bytecode trusts the bytes.
 
 Text is looked at here for how deep it is nested. Bytecode becomes text in a process of its own.

@@ -28,7 +28,7 @@ class Onnx:
     doc = "an .onnx file, the bytes of one, an onnx.ModelProto"
     checks_indices = True
 
-    def accepts(self, source: Any) -> bool:
+    def accepts(self, source: object) -> bool:
         if isinstance(source, (bytes, bytearray, memoryview)):
             return True
         path = path_of(source)
@@ -39,12 +39,12 @@ class Onnx:
         with open(path, "rb") as file:
             return file.read(1) == BEGIN
 
-    def load(self, source: Any, wanted: Wanted) -> Graph:
+    def load(self, source: object, wanted: Wanted) -> Graph:
         from .operators import load
 
         return load(_there(source), inputs=wanted.shapes, lazy=wanted.lazy, check_indices=wanted.check_indices)
 
-    def digest(self, source: Any) -> str | None:
+    def digest(self, source: object) -> str | None:
         registry = providers.loaded(f"{__name__}.registry")  # what was not imported yet has nothing added to it
         path = path_of(source)
         ours = registry is None or registry.all_ours()
@@ -53,7 +53,7 @@ class Onnx:
     def versions(self) -> tuple[str, ...]:
         return _versions()
 
-    def open(self, source: Any, check_indices: bool) -> Source:
+    def open(self, source: object, check_indices: bool) -> Source:
         from .reader import read
         from .staging import OnnxSource
 
@@ -68,7 +68,7 @@ class Onnx:
         return source
 
 
-def _there(source: Any) -> Any:
+def _there(source: object) -> Any:
     path = path_of(source)
     return source if path is None else existing(path)
 

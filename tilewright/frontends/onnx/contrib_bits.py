@@ -75,7 +75,7 @@ def block_product(n, x, words, scales, zero, sizes):
 
 
 def dequantized_product(n, x, packed, scales, zero, order, sizes):
-    """x times the numbers that the weights stand for; `order` has the block of each of their rows, else they follow
+    """x times the dequantized weights; `order` has the block of each of their rows, else they follow
     each other."""
     k, columns, bits, block = sizes
     blocks = -(-k // block)

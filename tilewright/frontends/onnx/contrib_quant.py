@@ -26,13 +26,13 @@ def scalar(n, x):
 
 
 def real(n, x, scale, zero):
-    """The numbers that the integers x stand for."""
+    """The integers x, dequantized."""
     scale, zero = scalar(n, scale), scalar(n, zero)
     return n("dequantize_linear", x, scale, zero)
 
 
 def quantized(n, x, scale, zero, like=None):
-    """The integers that stand for x, of the dtype of the zero point, or of `like` where there is none."""
+    """x, quantized to the dtype of the zero point, or of `like` where there is none."""
     scale, zero = scalar(n, scale), scalar(n, zero)
     return n("quantize_linear", x, scale, zero, to=zero.dtype if zero is not None else like.dtype)
 

@@ -194,7 +194,7 @@ class OnnxImporter:
         scope.pending.discard(name)
 
     def lookup(self, scope: Scope, name: str, reader: str) -> Item:
-        """What a name stands for; ModelError that says whether it is defined later or not at all."""
+        """The value of a name; ModelError that says whether it is defined later or not at all."""
         if not name:
             return None
         found, item = scope.find(name)
@@ -441,7 +441,7 @@ class _Evaluation:
 
 def _closed(operands: Sequence[OnnxValue], types: Sequence[Type]) -> bool:
     """Whether an operator on constants has results that are known now: of known size, and integers made of integers
-    where these stand for sizes."""
+    where these encode sizes."""
     if is_open(*(d for t in types for d in t.dims)):
         return False
     return not any(is_float(t.dtype) for t in types) or not any(

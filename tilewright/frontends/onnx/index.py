@@ -1,4 +1,4 @@
-"""Reading and writing at computed positions. Constant positions that are outside are errors (`bounds`)."""
+"""Gather and scatter. Constant positions that are outside are errors (`bounds`)."""
 
 from __future__ import annotations
 

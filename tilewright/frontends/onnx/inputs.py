@@ -1,4 +1,4 @@
-"""The inputs of a model: their types, with open dimensions filled in from what the caller gave."""
+"""Model inputs: their types, with dynamic dimensions resolved by the shapes or ranges of the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names nodes read, their subgraphs included, and which of a graph's names its outputs need."""
+"""Free names of nodes and subgraphs, and backward reachability from the outputs of a graph."""
 
 from __future__ import annotations
 

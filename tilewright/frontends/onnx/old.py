@@ -1,4 +1,4 @@
-"""Operators as the first opsets had them: broadcasting by attribute, sizes as attributes."""
+"""Legacy opsets: broadcasting by attribute, sizes as attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on results whose size a run finds out (`values.Partial`): which ones go on with the whole buffer.
+"""Operators on results of data-dependent size (`values.Partial`): which ones run on the whole buffer.
 
 An operator that treats the positions of the open dimension one by one gives for the first `count` positions of the
 buffer the first `count` positions of its result, whatever the others hold. So it stays in the program that found them,

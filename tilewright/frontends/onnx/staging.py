@@ -273,7 +273,7 @@ class OnnxSubgraphImporter(OnnxImporter):
                 return self._finish_part(block)
 
     def _fixed(self, entries: Mapping[str, Entry]) -> None:
-        """Names that stand for something else than an argument."""
+        """Names with a value that is not an argument."""
         for name, e in entries.items():
             if name in self.scope.names:
                 continue

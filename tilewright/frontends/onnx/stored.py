@@ -1,9 +1,6 @@
-"""An ONNX model with open shapes: what it says of its inputs and outputs, and itself as data, for the file of a saved
-model."""
+"""Serialization of ONNX models with dynamic shapes into packages, and their signature."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +10,7 @@ from ...runtime.parts import DynamicInfo, StoredSource
 from ...support.errors import ModelError, UnsupportedError
 from .reader import DTYPES, PACKED, Model
 
-#: initializers of more bytes than this are stored beside the model
+#: initializers of more bytes than this are stored apart from the model
 SMALL = 1024
 
 
@@ -79,7 +76,7 @@ def restore(stored: StoredSource) -> Model:
     return Model(onnx.ModelProto.FromString(stored.data), "the saved model", raw)
 
 
-def _embed(message: Any, model: Model) -> None:
+def _embed(message: Message, model: Model) -> None:
     """Data in external files of tensors of all kinds moves into the message."""
     for _, content in message.ListFields():
         several = (

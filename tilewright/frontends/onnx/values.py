@@ -43,19 +43,19 @@ class OnnxValue(Typed):
 
 
 class Poison:
-    """Stands for the outputs of nodes that could not be imported, so that the import goes on and finds all of them."""
+    """The poison value of outputs of nodes that could not be imported: the import continues and finds all of them."""
 
 
 POISON = Poison()
 
 
 class Deferred(Poison):
-    """Stands for the outputs of a node that a later part of the model computes."""
+    """The placeholder of outputs that a later subgraph computes."""
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceHandle(Poison):
-    """Stands for a list of arrays that the runtime holds under `name`: its length is not part of any program."""
+    """A handle of a sequence of arrays that the runtime holds under `name`: no program depends on its length."""
 
     name: str
     entry: list

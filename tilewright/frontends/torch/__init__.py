@@ -1,6 +1,6 @@
 """The PyTorch front end: modules and programs of `torch.export`; see `program` and `importer`.
 
-Nothing here imports PyTorch before somebody hands in one of its objects.
+PyTorch is imported lazily, when one of its objects is passed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Torch:
     name = "torch"
     doc = "a torch.nn.Module with example_inputs, a torch.export.ExportedProgram"
 
-    def accepts(self, source: Any) -> bool:
+    def accepts(self, source: object) -> bool:
         return (
             is_a(source, "torch.nn", "Module")
             or is_a(source, "torch.export", "ExportedProgram")
             or is_a(source, f"{__name__}.program", "TorchProgram")
         )
 
-    def load(self, source: Any, wanted: Wanted) -> Graph:
+    def load(self, source: object, wanted: Wanted) -> Graph:
         if is_a(source, "torch.nn", "Module"):
             raise UsageError(
                 "a module says what it does when it is run on examples of its inputs",
@@ -38,7 +38,7 @@ class Torch:
             )
         return self.trace(source, None, None).graph(wanted.shapes)
 
-    def open(self, source: Any, check_indices: bool) -> Source:
+    def open(self, source: object, check_indices: bool) -> Source:
         """The program as one graph, or in parts where some of its operators run on the host."""
         from ..open_graph import OpenGraph
         from .staging import TorchSource
@@ -60,7 +60,7 @@ class Torch:
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:
         raise UsageError("programs of PyTorch that run in parts are not stored", stage="specialize")
 
-    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def trace(self, source: object, examples: Any, dynamic_shapes: Any) -> TorchProgram:
         from .program import TorchProgram
 
         return TorchProgram.of(source, examples, dynamic_shapes)

@@ -70,7 +70,7 @@ def magnitude(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten("complex._to_copy", "complex.prims.convert_element_type")
-def convert(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> Any:
+def convert(n: FxNode, x: FxTensor, *_: object, **__: Any) -> Any:
     given, result = n.node.args[0], n.node.meta["val"]
     if not isinstance(given, torch.fx.Node) or not is_complex(given.meta["val"]):
         return joined(n, n.cast(x, n.dtype), n.tensor(0, n.dtype))
@@ -139,7 +139,7 @@ def conjugate(n: FxNode, x: FxTensor) -> Any:
 
 @aten("complex.resolve_conj", "complex.resolve_neg", "complex.clone", "complex.alias", "complex.detach",
       "complex.lift_fresh_copy", "complex.contiguous")  # fmt: skip
-def same(n: FxNode, x: FxTensor, **_: Any) -> FxTensor:
+def same(n: FxNode, x: FxTensor, **_: object) -> FxTensor:
     return x
 
 
@@ -166,7 +166,7 @@ def compare(n: FxNode, x: Any, y: Any) -> Any:
 
 
 @aten("complex.sum.dim_IntList", "complex.sum", "complex.mean", "complex.mean.dim")
-def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, **_: object) -> Any:
     rank = x.rank - 1
     given = [dim] if isinstance(dim, int) else list(dim or range(rank))
     axes = tuple(sorted(a % max(rank, 1) for a in given)) if rank else ()
@@ -229,7 +229,7 @@ def front(x: FxTensor, dim: int) -> int:
 
 @aten("complex.view", "complex.reshape", "complex._unsafe_view", "complex.squeeze.dims", "complex.squeeze.dim",
       "complex.squeeze", "complex.unsqueeze", "complex.flatten.using_ints", "complex.view_copy")  # fmt: skip
-def reshape(n: FxNode, x: FxTensor, *_: Any) -> FxTensor:
+def reshape(n: FxNode, x: FxTensor, *_: object) -> FxTensor:
     return n.reshape(x, n.shape)
 
 
@@ -248,7 +248,7 @@ def transpose(n: FxNode, x: FxTensor, first: int = 0, second: int = 1) -> FxTens
 
 
 @aten("complex.expand")
-def expand(n: FxNode, x: FxTensor, size: Sequence[int], **_: Any) -> FxTensor:
+def expand(n: FxNode, x: FxTensor, size: Sequence[int], **_: object) -> FxTensor:
     return n.expand(n.reshape(x, (1,) * (len(n.shape) - x.rank) + x.shape), n.shape)
 
 
@@ -281,7 +281,7 @@ def pad(n: FxNode, x: FxTensor, pad: Sequence[int], value: float = 0) -> Any:
 
 @aten("complex.zeros", "complex.zeros_like", "complex.empty.memory_format", "complex.new_zeros",
       "complex.full")  # fmt: skip
-def constant(n: FxNode, *arguments: Any, **_: Any) -> Any:
+def constant(n: FxNode, *arguments: Any, **_: object) -> Any:
     value = arguments[1] if n.overload == "aten.full" else 0
     number = complex(value)
     return joined(n, n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype))

@@ -52,7 +52,7 @@ def _at(n: FxNode, xs: Sequence[FxTensor], i: int) -> list[FxTensor]:
 @aten("higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast", "higher_order.wrap",
       "higher_order.invoke_subgraph", "higher_order.hints_wrapper", "higher_order.tag_activation_checkpoint",
       "higher_order.wrap_activation_checkpoint", "higher_order.strict_mode")  # fmt: skip
-def wrapped(n: FxNode, *arguments: Any, **_: Any) -> list[Any]:
+def wrapped(n: FxNode, *arguments: Any, **_: object) -> list[Any]:
     """A graph in a graph, behind what decides how PyTorch runs it; one that is called by name has that before its
     operands."""
     body = next(i for i, a in enumerate(arguments) if hasattr(a, "graph"))
@@ -70,7 +70,7 @@ def assert_scalar(n: FxNode, condition: Any, message: str) -> None:
 
 @aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "complex._assert_tensor_metadata",
       "sym_constrain_range", "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
-def nothing(n: FxNode, *_: Any, **__: Any) -> None:
+def nothing(n: FxNode, *_: object, **__: Any) -> None:
     """What the program expects of its inputs is not checked."""
 
 

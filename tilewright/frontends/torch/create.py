@@ -1,4 +1,4 @@
-"""Tensors that are made: of one number, counted, random."""
+"""Tensor creation: full, arange, random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .registry import aten
 
 
 @aten("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor", "scalar_tensor")
-def full(n: FxNode, *arguments: Any, **_: Any) -> Any:
+def full(n: FxNode, *arguments: Any, **_: object) -> Any:
     value = arguments[0] if n.overload.endswith("scalar_tensor") else arguments[2 if "new_full" in n.overload else 1]
     if isinstance(value, FxTensor):
         return n.expand(n.cast(value, n.dtype), n.shape)
@@ -24,12 +24,12 @@ def full(n: FxNode, *arguments: Any, **_: Any) -> Any:
 
 @aten("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "empty.memory_format", "empty_strided",
       "empty_like", "new_empty", "new_empty_strided", "empty_permuted")  # fmt: skip
-def constant(n: FxNode, *_: Any, **__: Any) -> Any:
+def constant(n: FxNode, *_: object, **__: Any) -> Any:
     return n.full(n.shape, "ones" in n.overload, n.dtype)
 
 
 @aten("arange.start_step", "arange.start", "arange")
-def arange(n: FxNode, *numbers: Any, **_: Any) -> Any:
+def arange(n: FxNode, *numbers: Any, **_: object) -> Any:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
     floats = any(isinstance(v, float | FxTensor) for v in (start, step))
     if is_open(n.shape[0], start, step):
@@ -42,26 +42,26 @@ def arange(n: FxNode, *numbers: Any, **_: Any) -> Any:
 
 
 @aten("prims.iota")
-def iota(n: FxNode, length: int, *, start: int, step: int, **_: Any) -> Any:
+def iota(n: FxNode, length: int, *, start: int, step: int, **_: object) -> Any:
     return n.cast(n.count(length, start, step), n.dtype)
 
 
 @aten("eye", "eye.m")
-def eye(n: FxNode, *_: Any, **__: Any) -> Any:
+def eye(n: FxNode, *_: object, **__: Any) -> Any:
     if is_open(*n.shape):
         return n.cast(n("equal", n.unsqueeze(n.count(n.shape[0]), 1), n.count(n.shape[1])), n.dtype)
     return n.constant(np.eye(n.shape[0], n.shape[1]).astype(NUMPY[n.dtype]))
 
 
 @aten("tril_indices", "triu_indices")
-def triangle_indices(n: FxNode, row: int, col: int, offset: int = 0, **_: Any) -> Any:
+def triangle_indices(n: FxNode, row: int, col: int, offset: int = 0, **_: object) -> Any:
     n.known(row, col)
     find = np.tril_indices if "tril" in n.overload else np.triu_indices
     return n.constant(np.stack(find(row, offset, col)).astype(NUMPY[n.dtype]))
 
 
 @aten("linspace")
-def linspace(n: FxNode, start: float, end: float, steps: int, **_: Any) -> Any:
+def linspace(n: FxNode, start: float, end: float, steps: int, **_: object) -> Any:
     """From both ends, as PyTorch does it."""
     n.known(steps)
     kind = np.float64 if n.dtype in ("f64", "i64", "i32") else np.float32
@@ -83,7 +83,7 @@ def random(n: FxNode, kind: str, shape: Sequence[int], dtype: str) -> FxTensor:
 
 
 @aten("rand", "rand_like", "randn", "randn_like")
-def rand(n: FxNode, *_: Any, **__: Any) -> FxTensor:
+def rand(n: FxNode, *_: object, **__: Any) -> FxTensor:
     return random(n, "normal" if "randn" in n.overload else "uniform", n.shape, n.dtype)
 
 
@@ -100,29 +100,29 @@ def dropout(n: FxNode, x: FxTensor, p: float, train: bool | None = True) -> Any:
 
 
 @aten("bernoulli", "bernoulli.p")
-def bernoulli(n: FxNode, x: FxTensor, p: float | None = None, **_: Any) -> Any:
+def bernoulli(n: FxNode, x: FxTensor, p: float | None = None, **_: object) -> Any:
     level = n.cast(x, "f32") if p is None else float(p)
     return n.cast(n("less", random(n, "uniform", x.shape, "f32"), level), n.dtype)
 
 
 @aten("uniform")
-def uniform(n: FxNode, x: FxTensor, low: float = 0, high: float = 1, **_: Any) -> Any:
+def uniform(n: FxNode, x: FxTensor, low: float = 0, high: float = 1, **_: object) -> Any:
     return n("add", n("mul", random(n, "uniform", x.shape, x.dtype), float(high - low)), float(low))
 
 
 @aten("normal_functional")
-def normal(n: FxNode, x: FxTensor, mean: float = 0, std: float = 1, **_: Any) -> Any:
+def normal(n: FxNode, x: FxTensor, mean: float = 0, std: float = 1, **_: object) -> Any:
     return n("add", n("mul", random(n, "normal", x.shape, x.dtype), float(std)), float(mean))
 
 
 @aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
-def normal_of(n: FxNode, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+def normal_of(n: FxNode, mean: Any, std: Any = 1.0, *_: object, **__: Any) -> Any:
     mean, std = n.tensor(mean, n.dtype), n.tensor(std, n.dtype)
     return n("add", n("mul", random(n, "normal", n.shape, n.dtype), std), mean)
 
 
 @aten("exponential", "cauchy", "log_normal", "geometric")
-def distribution(n: FxNode, x: FxTensor, first: float | None = None, second: float | None = None, **_: Any) -> Any:
+def distribution(n: FxNode, x: FxTensor, first: float | None = None, second: float | None = None, **_: object) -> Any:
     """By the inverse of the distribution function; log_normal by normal numbers."""
     name = n.overload.removeprefix("aten.")
     a = {"exponential": 1.0, "cauchy": 0.0, "log_normal": 1.0}.get(name, 0.5) if first is None else float(first)
@@ -147,7 +147,7 @@ def rrelu(n: FxNode, x: FxTensor, noise: FxTensor, lower: float = 1 / 8, upper: 
 
 
 @aten("multinomial")
-def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = False, **_: Any) -> Any:
+def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = False, **_: object) -> Any:
     """With replacement by the inverse of the distribution function; without, the largest quotients of the weights and
     exponential numbers."""
     work = "f64" if x.dtype == "f64" else "f32"
@@ -168,7 +168,7 @@ def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = Fa
 
 
 @aten("randint", "randint.low", "randint_like", "randint_like.low_dtype")
-def randint(n: FxNode, *numbers: Any, **_: Any) -> Any:
+def randint(n: FxNode, *numbers: Any, **_: object) -> Any:
     limits = [v for v in numbers if isinstance(v, int)]
     low, high = (0, limits[0]) if len(limits) == 1 else limits[:2]
     n.need(high - low <= 1 << 24, "of more than 2 ** 24 numbers")

@@ -1,4 +1,4 @@
-"""Results whose size, or use as a number, depends on data: computed on the host, for the next part to be made for."""
+"""Data-dependent shapes and scalars (nonzero, item): computed on the host; the next subgraph gets them."""
 
 from __future__ import annotations
 

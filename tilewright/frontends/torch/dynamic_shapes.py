@@ -1,4 +1,4 @@
-"""The argument `dynamic_shapes`: what PyTorch is told, and whether what it traced holds at the ends of the ranges.
+"""The argument `dynamic_shapes`: its translation for `torch.export`, and a check of the trace at both ends of ranges.
 
 PyTorch traces a module for sizes of at least 2, and takes it that the program holds for a size of 1 too, where the
 range begins there. A module that does something else then (``if x.shape[0] == 1``, or ``x.squeeze(0)``) would be
@@ -96,7 +96,7 @@ def _told(
     return found
 
 
-def _collect(value: Any, shapes: Any, found: list[tuple[torch.Tensor, dict[int, Any]]]) -> None:
+def _collect(value: object, shapes: Any, found: list[tuple[torch.Tensor, dict[int, Any]]]) -> None:
     if isinstance(value, torch.Tensor):
         items = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
         dims = {axis: d for axis, d in items if isinstance(axis, int) and 0 <= axis < value.dim()}

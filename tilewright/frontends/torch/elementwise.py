@@ -359,7 +359,7 @@ def where(n: FxNode, condition: FxTensor, x: Any, y: Any) -> Any:
 
 @aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
       "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
-def convert(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
+def convert(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
     return n.cast(x, n.dtype)
 
 

@@ -40,7 +40,7 @@ class Real:
     def of(n: FxNode, x: FxTensor) -> Real:
         return Real(n, n.cast(x, "f64"))
 
-    def lift(self, other: Any) -> Real | float:
+    def lift(self, other: object) -> Real | float:
         if isinstance(other, Real):
             return other
         array = np.asarray(other, np.float64)
@@ -81,42 +81,42 @@ class Real:
             steps.append(" ".join([v.operator, *operands]))
         return steps, tensors
 
-    def __add__(self, other: Any) -> Real:
+    def __add__(self, other: object) -> Real:
         return self.call("add", other)
 
-    def __sub__(self, other: Any) -> Real:
+    def __sub__(self, other: object) -> Real:
         return self.call("sub", other)
 
-    def __mul__(self, other: Any) -> Real:
+    def __mul__(self, other: object) -> Real:
         return self.call("mul", other)
 
-    def __truediv__(self, other: Any) -> Real:
+    def __truediv__(self, other: object) -> Real:
         return self.call("div", other)
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __rsub__(self, other: Any) -> Real:
+    def __rsub__(self, other: object) -> Real:
         return Real(self.n, None, "sub", (self.lift(other), self))
 
-    def __rtruediv__(self, other: Any) -> Real:
+    def __rtruediv__(self, other: object) -> Real:
         return Real(self.n, None, "div", (self.lift(other), self))
 
     def __neg__(self) -> Real:
         return self.call("neg")
 
-    def __lt__(self, other: Any) -> Real:
+    def __lt__(self, other: object) -> Real:
         return self.call("less", other)
 
-    def __le__(self, other: Any) -> Real:
+    def __le__(self, other: object) -> Real:
         return self.call("less_equal", other)
 
-    def __gt__(self, other: Any) -> Real:
+    def __gt__(self, other: object) -> Real:
         return self.call("greater", other)
 
-    def __ge__(self, other: Any) -> Real:
+    def __ge__(self, other: object) -> Real:
         return self.call("greater_equal", other)
 
-    def equal(self, other: Any) -> Real:
+    def equal(self, other: object) -> Real:
         return self.call("equal", other)
 
     def is_nan(self) -> Real:

@@ -40,7 +40,7 @@ class StridedLayout:
 
     @staticmethod
     def of(value: torch.Tensor, number: Callable[[Any], int]) -> StridedLayout:
-        """The form of one of PyTorch's; not dense if its strides are open sizes that nobody computes with."""
+        """The form of one of PyTorch's; not dense if its strides are open sizes that are not used."""
         sizes = tuple(map(number, value.shape))
         try:
             strides, offset = tuple(map(number, value.stride())), number(value.storage_offset())
@@ -104,7 +104,7 @@ class GraphSignature:
 
 
 class FxGraph:
-    """A module of ATen operators with the sizes that its symbols stand for, which may be open ones; `frozen` has
+    """A module of ATen operators with the sizes of its symbols, which may be dynamic; `frozen` has
     tensors that are built in, by the number of their placeholder."""
 
     def __init__(
@@ -138,8 +138,8 @@ class FxGraph:
                 self.inputs.append((i, StridedLayout.of(value, self._number)))
                 self._names.append(node.name)
 
-    def _argument(self, value: Any) -> Any:
-        """An argument that is a number; FAILED for one that nobody computes with, which is no open size."""
+    def _argument(self, value: object) -> Any:
+        """An argument that is a number; FAILED for one that are not used, which is no open size."""
         try:
             return number_of(value, self.sizes)
         except NoFormula:

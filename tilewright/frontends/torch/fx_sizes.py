@@ -25,7 +25,7 @@ _SEVERAL = 4
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def number_of(value: Any, sizes: Mapping[Any, Any]) -> Any:
+def number_of(value: object, sizes: Mapping[Any, Any]) -> Any:
     """A number, or a symbolic one under these sizes, which may be open ones; what is no number as it is.
 
     UnsupportedError if a size is missing; where sizes are open NoFormula, and Undecided for a condition of them.
@@ -50,7 +50,7 @@ def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
     """`number_of` under sizes that are known, each formula once."""
     known: dict[Any, Any] = {}
 
-    def number(value: Any) -> Any:
+    def number(value: object) -> Any:
         if not isinstance(value, _SYMBOLIC):
             return value
         formula = value.node.expr
@@ -113,7 +113,7 @@ def _needed(module: torch.fx.GraphModule) -> set[Any]:
 
 
 def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
-    """The extents of all tensors, and all numbers, but for tensors among the arguments that nobody reads."""
+    """The extents of all tensors, and all numbers, but for tensors among the arguments that are not read."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder" and not node.users and isinstance(value, torch.Tensor):
@@ -136,7 +136,7 @@ def _environment(module: torch.fx.GraphModule) -> Any:
 
 
 def hints_of(module: torch.fx.GraphModule) -> dict[Any, Any]:
-    """What the symbols of a graph stood for when it was traced, where that is known."""
+    """The values of the symbols of a graph when it was traced, where that is known."""
     found: dict[Any, Any] = {}
     for node in module.graph.nodes:
         value = node.meta.get("val")
@@ -223,7 +223,7 @@ def relations_of(module: torch.fx.GraphModule) -> dict[Any, tuple[Any, int | Non
 
 
 def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
-    """The numbers of a graph but for arguments that nobody reads, such as the strides of others."""
+    """The numbers of a graph but for arguments that are not read, such as the strides of others."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder" and not node.users:

@@ -208,7 +208,7 @@ class TorchImporter:
         return find(key_of(node, name))
 
     def _wait(self, node: torch.fx.Node, nested: bool) -> Any:
-        """Stand-ins for the results of a node that runs on the host, so that the rest is looked at; FAILED where their
+        """Placeholders for the results of a node that runs on the host, so that the rest is checked; FAILED where their
         types are not known yet."""
         if nested:
             raise NotImported("on the host, inside of a branch or a loop")
@@ -247,7 +247,7 @@ class TorchImporter:
         value = node.meta.get("val")
         return [self._type(v) for v in (value if isinstance(value, (list, tuple)) else [value])]
 
-    def _type(self, value: Any) -> Type | None:
+    def _type(self, value: object) -> Type | None:
         if not isinstance(value, torch.Tensor):
             return None
         shape = tuple(self.size(d) for d in value.shape)

@@ -1,4 +1,4 @@
-"""Reading and writing at computed places: embedding, index, gather, scatter, sort."""
+"""Gather and scatter: embedding, index, gather, scatter, sort."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def positions(n: FxNode, x: FxTensor) -> FxTensor:
 
 
 @aten("embedding")
-def embedding(n: FxNode, weight: FxTensor, indices: FxTensor, *_: Any, **__: Any) -> Any:
+def embedding(n: FxNode, weight: FxTensor, indices: FxTensor, *_: object, **__: Any) -> Any:
     return n("gather", weight, positions(n, indices), axis=0)
 
 
@@ -168,7 +168,7 @@ SCATTERS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "a
 
 @aten("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add", "scatter_reduce.two")
 def scatter(n: FxNode, x: FxTensor, dim: int, index: FxTensor, src: Any = None, reduce: str | None = None, *,
-            value: Any = None, include_self: bool = True) -> Any:  # fmt: skip
+            value: object = None, include_self: bool = True) -> Any:  # fmt: skip
     if n.overload.endswith("scatter_add"):
         reduce = "sum"
     src = value if src is None else src

@@ -38,7 +38,7 @@ def transposed(x: np.ndarray) -> np.ndarray:
 
 
 def none(x: np.ndarray) -> np.ndarray:
-    """The empty array that stands for a result that nobody asked for."""
+    """The empty array in place of a result that is not used."""
     return np.zeros(0, x.dtype)
 
 

@@ -43,7 +43,7 @@ def dtype_of(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
-def is_complex(value: Any) -> bool:
+def is_complex(value: object) -> bool:
     """Whether a value of PyTorch's metadata is a complex tensor, or a list with one."""
     if isinstance(value, (list, tuple)):
         return any(map(is_complex, value))

@@ -16,7 +16,7 @@ from .registry import aten
 
 @aten("layer_norm", "native_layer_norm")
 def layer_norm(n: FxNode, x: FxTensor, shape: Sequence[int], weight: FxTensor | None = None,
-               bias: FxTensor | None = None, eps: float = 1e-5, *_: Any) -> Any:  # fmt: skip
+               bias: FxTensor | None = None, eps: float = 1e-5, *_: object) -> Any:  # fmt: skip
     axis = x.rank - len(shape)
     made = n("layer_norm", x, weight, bias, axis=axis, epsilon=float(eps)) if math.prod(x.shape) else x
     return [made, *_statistics(n, x, tuple(range(axis, x.rank)), eps)] if "native" in n.overload else made
@@ -51,7 +51,7 @@ def rms_norm(
 
 @aten("group_norm")
 def group_norm(n: FxNode, x: FxTensor, groups: int, weight: FxTensor | None = None, bias: FxTensor | None = None,
-               eps: float = 1e-5, *_: Any) -> Any:  # fmt: skip
+               eps: float = 1e-5, *_: object) -> Any:  # fmt: skip
     if not math.prod(x.shape):
         return x
     channels = x.shape[1]
@@ -73,7 +73,7 @@ def native_group_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxT
 
 @aten("instance_norm")
 def instance_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: Any, var: Any,
-                  use_input: bool, momentum: float, eps: float, *_: Any) -> Any:  # fmt: skip
+                  use_input: bool, momentum: float, eps: float, *_: object) -> Any:  # fmt: skip
     if not use_input:
         return _normalized(n, x, weight, bias, mean, var, eps)
     n.need(mean is None, "with running statistics")

@@ -1,4 +1,4 @@
-"""Buffers that are whole numbers (a stride, a count of samples), on which a module decides while it is traced.
+"""Integer scalar buffers (a stride, a sample count) on which a module branches while it is traced.
 
 `torch.export` takes every buffer for data that is not known, and cannot follow a branch on one. Here such buffers are
 constants of the trace, as if the module had written ``torch.tensor(3)`` in their place. That is right unless the module

@@ -1,4 +1,4 @@
-"""Order: the largest ones, sorting, medians, running extremes, searching, modes."""
+"""Sorting and selection: top-k, sorting, medians, running extremes, searching, modes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .registry import aten
 
 
 def _ordered(n: FxNode, x: FxTensor, axis: int, k: int, largest: bool) -> list[FxTensor]:
-    """Values and places; what has no order of its own kind is compared as another type."""
+    """Values and places; types without an order are compared as another type."""
     if not x.rank:
         return [x, n.full((), 0, "i64")]
     if not math.prod(x.shape) or not k:

@@ -1,4 +1,4 @@
-"""Graphs with operators that cannot be imported: which these are, and the graph cut into parts that can be compiled and
+"""Graph partitioning around unsupported operators: the graph is cut into parts that can be compiled and
 parts that PyTorch runs."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .symbols import NoFormula
 
 
 class Trial(TorchImporter):
-    """An importer that goes on where an operator cannot be imported, as if its results were inputs. `failed` has the
+    """An importer that continues where an operator cannot be imported, as if its results were inputs. `failed` has the
     nodes, `failures` say why; results of types that we do not have fail whatever takes them."""
 
     #: operators that are left to PyTorch although they could be imported
@@ -61,7 +61,7 @@ class Trial(TorchImporter):
         """What needs the host is PyTorch's."""
         raise NotImported
 
-    def _type(self, value: Any) -> Type | None:
+    def _type(self, value: object) -> Type | None:
         if is_complex(value):
             raise NotImported("of complex tensors")
         return super()._type(value)
@@ -77,7 +77,7 @@ class Trial(TorchImporter):
             return [self._input(node, v) for v in value]
         return self._input(node, value)
 
-    def _input(self, node: torch.fx.Node, value: Any) -> Any:
+    def _input(self, node: torch.fx.Node, value: object) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES:
             return value if value is None else FAILED
         try:

@@ -312,7 +312,7 @@ def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signat
 
 
 def _drop_unused_numbers(graph: torch.fx.Graph) -> None:
-    """Remove numbers that nobody uses, and PyTorch's checks of where a slice begins in memory, which means nothing
+    """Remove dead scalars, and PyTorch's checks of where a slice begins in memory, which means nothing
     here."""
     aten = torch.ops.aten
     of_memory = (aten.sym_storage_offset.default, aten.sym_stride.int)

@@ -118,7 +118,7 @@ def _by_known(n: FxNode, x: FxTensor, scale: float, zero: int, low: int, high: i
 
 
 @decomposed("dequantize_per_tensor", "dequantize_per_tensor.tensor", "dequantize_per_tensor.tensor2")
-def dequantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, *_: Any, **__: Any) -> Any:
+def dequantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, *_: object, **__: Any) -> Any:
     scale = n.reshape(n.tensor(scale, "f32"), ())
     array = known(n, zero)
     zero = n.reshape(zero, ()) if array is None else n.constant(array.reshape(()))
@@ -194,7 +194,7 @@ def quantize_per_channel(
 
 @decomposed("dequantize_per_channel")
 def dequantize_per_channel(
-    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, axis: int, *_: Any, **__: Any
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, axis: int, *_: object, **__: Any
 ) -> Any:
     axis = axis % x.rank
     return _dequantized(n, x, scales, zeros, _channel(n, x, axis), axis=axis)
@@ -245,7 +245,7 @@ def quantize_per_token(
 
 
 @decomposed("dequantize_per_token")
-def dequantize_per_token(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, *_: Any, **__: Any) -> Any:
+def dequantize_per_token(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, *_: object, **__: Any) -> Any:
     along = _token(n, x)
     return _times(n, x, along(scales), along(zeros))
 

@@ -1,4 +1,4 @@
-"""Numbers that a program computes when it runs: sizes, and floats made of them."""
+"""Scalars computed at run time from symbolic sizes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .registry import aten
 
 @aten("view", "reshape", "_unsafe_view", "view_copy", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims",
       "flatten.using_ints", "unflatten.int", "squeeze_copy", "unsqueeze_copy", "_reshape_alias")  # fmt: skip
-def reshape(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
+def reshape(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
     return n.reshape(x, n.shape)
 
 
@@ -41,7 +41,7 @@ def transpose(n: FxNode, x: FxTensor, dim0: int = 0, dim1: int = 1) -> FxTensor:
 
 
 @aten("expand", "expand_copy", "broadcast_to", "expand_as")
-def expand(n: FxNode, x: FxTensor, *_: Any, **__: Any) -> FxTensor:
+def expand(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
     return n.expand(x, n.shape)
 
 
@@ -138,7 +138,7 @@ def stack(n: FxNode, tensors: Sequence[FxTensor], dim: int = 0) -> FxTensor:
     "split_with_sizes", "split_with_sizes_copy", "split.Tensor", "split_copy.Tensor", "chunk", "unsafe_chunk",
     "tensor_split.sections", "tensor_split.indices", "unsafe_split.Tensor", "unsafe_split_with_sizes",
 )  # fmt: skip
-def split(n: FxNode, x: FxTensor, _: Any = None, dim: int = 0, **__: Any) -> list[FxTensor]:
+def split(n: FxNode, x: FxTensor, _: object = None, dim: int = 0, **__: Any) -> list[FxTensor]:
     axis, at, out = x.axis(dim), 0, []
     for t in n.results:
         n.need(t is not None, "of unknown pieces")
@@ -303,7 +303,7 @@ def repeat_interleave(
 
 
 @aten("resize")
-def resize(n: FxNode, x: FxTensor, size: Sequence[int], **_: Any) -> FxTensor:
+def resize(n: FxNode, x: FxTensor, size: Sequence[int], **_: object) -> FxTensor:
     """The same elements in another shape; fewer of them."""
     count, new = math.prod(x.shape), math.prod(n.shape)
     n.need(new <= count, "to more elements, which PyTorch leaves as they are")

@@ -1,4 +1,4 @@
-"""Gamma and error functions, in double precision inside.
+"""Gamma and error functions, computed in double precision.
 
 Sums over a few places replace tables of coefficients: an integral of an analytic function that dies off at both ends
 is the sum over equidistant places, times their distance, but for an error that falls exponentially with that distance.

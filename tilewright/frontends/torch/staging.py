@@ -1,4 +1,4 @@
-"""A program of PyTorch in parts: native ones, and operators that NumPy and SciPy compute on the host between them.
+"""Partitioning of PyTorch programs into compiled subgraphs and host operators (NumPy, SciPy), for `runtime.staged`.
 
 `TorchSource` is what `runtime.staged` asks. The nodes are divided by what they wait for: a part has those that need no
 result of the host, then the operators on the host run, then the next part follows. Sizes that depend on data are known
@@ -202,7 +202,7 @@ class TorchSubgraphImporter(TorchImporter):
         return SubgraphPlan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)
 
     def _outside(self, node: torch.fx.Node) -> Any:
-        """What a node stands for that is no native one of this stage."""
+        """The value of a node that is not in the native subgraph of this stage."""
         source = self.source
         if node.op == "get_attr":
             return self._attribute(operator.attrgetter(str(node.target))(source.module))
@@ -279,7 +279,7 @@ class TorchSubgraphImporter(TorchImporter):
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for an array among the arguments of a function on the host."""
+    """The placeholder of an array among the arguments of a host function."""
 
     index: int
     pairs: bool

@@ -1,4 +1,4 @@
-"""Symbols of PyTorch's shapes as open dimensions, and its formulas of them as sizes (`support.sizes`)."""
+"""Conversion of PyTorch's SymInts and SymPy expressions to dimensions and symbolic sizes (`support.sizes`)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 class NoFormula(Exception):
-    """A formula that no size stands for: of numbers that data decide, or of floats."""
+    """A formula that is no symbolic size: of numbers that data decide, or of floats."""
 
 
 def size_of(formula: Formula, known: Known) -> int:

@@ -1,4 +1,4 @@
-"""`torch.export` of a module, and what to say of modules that it cannot trace."""
+"""Tracing of a module by `torch.export`, and error messages for modules that it cannot trace."""
 
 from __future__ import annotations
 

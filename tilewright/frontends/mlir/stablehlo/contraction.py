@@ -15,7 +15,7 @@ from .values import HloTensor
 
 
 def factors(n: HloOp, x: HloTensor, y: HloTensor) -> tuple[HloTensor, HloTensor, dict[str, str]]:
-    """Both factors in one dtype, and what a product needs to be told so that it has the dtype of the result."""
+    """Both factors in one dtype, and the attributes with which a product has the dtype of the result."""
     n.need(n.dtype != "i1", "of booleans")
     if x.dtype == y.dtype == n.dtype:
         return x, y, {}

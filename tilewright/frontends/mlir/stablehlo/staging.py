@@ -249,7 +249,7 @@ class StableHloSubgraphImporter(StableHloImporter):
         self.failures.append(ImportFailure(label(op), place_of(op), why))
 
     def _condition(self) -> None:
-        """Whether the loop goes on after this step."""
+        """The loop condition after this step."""
         assert self.body.condition is not None
         for v in self.body.uses(len(self.body.operations)):
             self._bring(v)
