@@ -10,7 +10,7 @@ import pytest
 from tilewright.codegen import vector
 from tilewright.codegen.vector.emitter import emit
 from tilewright.codegen.vector.part import Part, VectorMachine
-from tilewright.schedule.nest import For, Stmt
+from tilewright.schedule.nest import For, Stmt, Store
 from tilewright.schedule.parse import parse_nest
 from tilewright.support.errors import CompileError
 
@@ -56,6 +56,25 @@ def test_what_it_refuses_is_emitted_otherwise():
     assert made.refused == ("loop j asks for engine, which it does not get: there is no double",)
 
 
+def test_what_a_part_wants_is_asked_once_for_each_statement():
+    """However often unrolled loops repeat it; what it does not want it is not offered."""
+    asked: list[Stmt] = []
+
+    class Asked(Part):
+        takes = (For, Store)
+
+        def wants(self, s: Stmt) -> bool:
+            asked.append(s)
+            return False
+
+        def emit(self, s: Stmt) -> bool:
+            raise AssertionError("it did not want it")
+
+    nest = parse_nest(NEST.replace("serial(8)", "unroll(8)").replace(", notes={'engine': 'negate'}", ""))
+    assert emit(nest, VectorMachine(16), (Asked,)).text.count("arith.negf") == 8
+    assert [type(s) for s in asked] == [For, For, Store]
+
+
 def test_no_part_for_an_instruction_that_nobody_has():
     nest = NEST.replace("vector(16, notes={'engine': 'negate'})", "unroll(16, notes={'dot': 'none'})")
     with pytest.raises(CompileError, match="no instruction 'none'"):
@@ -68,4 +87,4 @@ def test_a_class_of_a_part_has_one_base():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 bases = [ast.unparse(b) for b in node.bases]
-                assert bases in ([], ["Part"], ["Protocol"], ["Var"]), f"{path.name}: {node.name}"
+                assert bases in ([], ["NamedTuple"], ["Part"], ["Protocol"], ["Var"]), f"{path.name}: {node.name}"

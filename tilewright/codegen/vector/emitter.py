@@ -66,6 +66,7 @@ class Emitter:
         self.strided = Strided(self.at)
         self.registers = Registers(self.strided)
         self.refused: dict[str, None] = {}
+        self._shared = {o for o, _ in inplace_pairs(nest)}  # results that may be in the memory of an operand
         self._scratch = self._scratch_peak = 0
         self.access = Access(self)
         # who is asked for a statement or a value, in this order
@@ -95,7 +96,6 @@ class Emitter:
         if (leak := leaked(lines)) is not None:
             raise self.error(f"a size that is not known stands in the code as a number: {leak}")
         size = max(self._scratch_peak, 1)
-        self._shared = {o for o, _ in inplace_pairs(nest)}
         params = [f"%p{i}: {text.memref(p)}{self.alone(p)}" for i, p in enumerate(nest.params)]
         params += [OpenSizes.parameter()] if text.sizes.used else []
         params += [f"%scratch: memref<{size}xi8> {{llvm.noalias}}", "%tid: index", "%nt: index"]

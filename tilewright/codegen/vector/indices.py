@@ -7,20 +7,7 @@ from operator import itemgetter
 
 from ...support.errors import CompileError
 from ...support.sizes import at_most
-from ...tensor.expr import (
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Target,
-    Var,
-    bounds,
-    from_linear,
-    linear,
-    loads,
-    variables,
-)
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, from_linear, linear, loads, variables
 from .builder import Builder
 from .values import Place, Value
 

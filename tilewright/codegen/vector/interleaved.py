@@ -28,7 +28,7 @@ class InterleavedVectors(Part):
     takes = (For,)
 
     def wants(self, s: Stmt) -> bool:
-        return isinstance(s, For) and s.kind == "unroll" and bool(s.trip) and s.trip > 1 and self._independent(s.body)
+        return isinstance(s, For) and s.kind == "unroll" and (s.trip or 0) > 1 and self._independent(s.body)
 
     def emit(self, s: Stmt) -> bool:
         assert isinstance(s, For) and s.trip is not None

@@ -33,12 +33,12 @@ class InterleavedStores(Part):
         targets = self._turns(s)
         if not targets:
             return False
-        assert self.text.vector is not None and self.text.vector.count is not None
+        assert self.text.vector is not None and self.text.vector.active is not None
         buffer, width, n = self.buffers[targets[0].buffer], self.text.vector.width, len(targets)
         rows = [self.text.as_vector(self.text.to_storage(self.core.value(t))) for t in targets]
         first = self.at.flat(buffer, targets[0].indices)
         for j in range(n):
-            count = min(n * self.text.vector.count - j * width, width)
+            count = min(n * self.text.vector.active - j * width, width)
             if count > 0:
                 value = self._taking_turns(rows, [j * width + i for i in range(width)])
                 with self.text.bind(self.text.vector.var, 0):
@@ -49,7 +49,7 @@ class InterleavedStores(Part):
 
     def _turns(self, body: Seq) -> list[Target]:
         """The targets in the order of what they write; none if that is not one run of neighbours."""
-        if self.text.vector is None or not self.text.vector.count or self.text.vector.width < 4:
+        if self.text.vector is None or not self.text.vector.active or self.text.vector.width < 4:
             return []
         found: dict[int, Target] = {}
         forms = []

@@ -116,7 +116,7 @@ class Strided:
         """The active lanes of a load, the others hold anything; None where a gather it must be. Nothing outside of what
         the lanes touch is read."""
         assert self.text.vector is not None
-        active = self.text.vector.count
+        active = self.text.vector.active
         if active is None or active < 2 or shape.width < 4:
             return None
         places = self.places(self.at.flat(buffer, indices), ((self.text.vector.var, active),))
@@ -166,13 +166,13 @@ class Strided:
         """A flat index in the first lane, and how far from it each active lane is; None if that hangs on more than the
         lane. Found once: the index of an element is the same object wherever it is asked for."""
         vector = self.text.vector
-        if vector is None or not vector.count:
+        if vector is None or not vector.active:
             return None
-        key = id(flat), vector.var, vector.count
+        key = id(flat), vector.var, vector.active
         if key not in self._lanes:
             moving = [variables(t) for t in linear(flat)[0] if vector.var in variables(t)]
             alone = all(names == {vector.var} for names in moving)
-            self._lanes[key] = self.places(flat, ((vector.var, vector.count),)) if alone else None
+            self._lanes[key] = self.places(flat, ((vector.var, vector.active),)) if alone else None
         found = self._lanes[key]
         if found is None:
             return None

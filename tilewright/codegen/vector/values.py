@@ -37,7 +37,7 @@ class Vector(NamedTuple):
     first: int | None = None
 
     @property
-    def count(self) -> int | None:
+    def active(self) -> int | None:
         """The number of active lanes, if those are the first ones."""
         return self.width if self.mask is None else self.first
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from ...codegen.vector.expressions import Handler
-from ...codegen.vector.part import Part
+from ...codegen.vector.part import Core, Part
 from ...codegen.vector.values import Value, float_text
 from ...tensor.expr import Const, Expr, Op
 
@@ -28,6 +28,10 @@ def table_lanes(features: Collection[str]) -> int:
 
 class Tables(Part):
     """``limit``, ``pick`` and ``scalef``."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._known: dict[tuple[Expr, ...], str] = {}  # the tables there are
 
     @property
     def operations(self) -> Mapping[str, Handler]:
@@ -51,5 +55,9 @@ class Tables(Part):
 
     def _table(self, e: Op) -> str:
         """The constant vector of the numbers to pick from."""
-        numbers = ", ".join(float_text(x.value, x.dtype) for x in e.args[1:] if isinstance(x, Const))
-        return self.text.at_first(f"arith.constant dense<[{numbers}]> : vector<{LANES}xf32>")
+        name = self._known.get(e.args[1:])
+        if name is None:
+            numbers = ", ".join([float_text(x.value, x.dtype) for x in e.args[1:] if isinstance(x, Const)])
+            name = self.text.at_first(f"arith.constant dense<[{numbers}]> : vector<{LANES}xf32>")
+            self._known[e.args[1:]] = name
+        return name
