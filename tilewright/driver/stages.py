@@ -213,7 +213,8 @@ def _schedule_all(state: State) -> None:
     if (known := current()) is not None:
         known.numbers.near = False
     tuned = _open_tuned(state)
-    while parts := _schedule_new(state, tuned):  # some are cut in two: then their parts are new
+    scheduled: dict[str, Any] = {}
+    while parts := _schedule_new(state, tuned, scheduled):  # some are cut in two: then their parts are new
         for name, divided in parts.items():
             apply_division(state.module, name, divided.module)
             state.divided[name] = divided.why
@@ -229,8 +230,8 @@ def _schedule_all(state: State) -> None:
         _stream(state)
 
 
-def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
-    """Schedule the kernels that have no nest yet; returns those to be cut into parts instead."""
+def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, Divided]:
+    """Schedule the kernels that have no nest yet; returns those to be cut into parts instead. `parts`: see `split`."""
     here = [f for f in state.module.functions() if not state.device or device_of(f) == state.device]
     functions = [f for f in here if symbol_of(f) not in {*state.nests, *state.recalled}]
     of = {symbol_of(f): f for f in functions}
@@ -244,12 +245,14 @@ def _schedule_new(state: State, tuned: Any) -> dict[str, Divided]:
         name = kernel.name
         made = state.given.schedule(kernel) if state.given else None
         fixed = made is not None
-        if made is None and name in state.tried and not (tuned and tuned.knows(kernel)):
-            made = state.tried[name]
+        if made is None and not (tuned and tuned.knows(kernel)):
+            made = state.tried.get(name)
+            if made is None and current() is None:  # with sizes that are not known, what is faster decided about parts
+                made = parts.get(of[name].operation.get_asm(use_local_scope=True)) if parts else None
         if made is None:
             made = tuned.schedule(kernel, state.description) if tuned else schedule_kernel(kernel, state.description)
             fixed = tuned is not None and name in tuned.used
-        if not fixed and (cut := split(of[name], made, state.description)) is not None:
+        if not fixed and (cut := split(of[name], made, state.description, parts)) is not None:
             if name in state.unknown:
                 state.memo.keep(state.unknown.pop(name), cut)
             state.recalled[name] = cut

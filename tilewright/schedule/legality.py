@@ -34,7 +34,7 @@ from ..tensor.expr import (
     variables,
     walk,
 )
-from .nest import THREAD, For, Seq, Stmt, Store, children, path_to, reads, stores, substitute_vars, walk_stmts, writes
+from .nest import THREAD, For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
 from .partial_tiles import Ranges, Tiles
 from .region import all_ranges
 
@@ -103,8 +103,7 @@ def _accumulators(body: Stmt, buffers: dict[str, Buffer]) -> str | None:
         mixed = set(s.reduction) & {v for t in s.targets for i in t.indices for v in variables(i)}
         if mixed:
             return f"loop {', '.join(mixed)} would both sum over and select the element that block {s.block} writes"
-        around = path_to(body, lambda x: x is s, s.facts.names)
-        outermost = next(f for f in around or () if isinstance(f, For) and f.var in s.reduction)
+        outermost = next(f for f in body.loops if f.var in s.reduction and any(x is s for x in f.body.stores))
         for other in outermost.stores:
             if other is not s and touched(s, other):
                 own = ", ".join(sorted(writes(s)))

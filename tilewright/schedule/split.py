@@ -37,13 +37,18 @@ class Divided:
         return {"module": self.module, "why": self.why}
 
 
-def split(function: ir.OpView, made: Scheduled, machine: Machine) -> Divided | None:
+def split(
+    function: ir.OpView, made: Scheduled, machine: Machine, parts: dict[str, Scheduled] | None = None
+) -> Divided | None:
     """The parts that a kernel (its function on tensors) is better cut into, if the best schedule of the whole goes too
-    far; None where it does not, or no cut is expected to be faster. Parts may be cut again."""
+    far; None where it does not, or no cut is expected to be faster. Parts may be cut again.
+
+    `parts`: the schedules of parts, by their text; those of a compilation are scheduled once, also where they are cut
+    again or become kernels."""
     if not made.problems:
         return None
     with typically():  # what is faster
-        _, best = _best(function, made, machine, {})
+        _, best = _best(function, made, machine, {}, {} if parts is None else parts)
     if best is None:
         return None
     why = f"{made.rule}: {'; '.join(made.problems)}"
@@ -51,7 +56,7 @@ def split(function: ir.OpView, made: Scheduled, machine: Machine) -> Divided | N
 
 
 def _best(
-    function: ir.OpView, made: Scheduled, machine: Machine, known: dict[str, float]
+    function: ir.OpView, made: Scheduled, machine: Machine, known: dict[str, float], parts: dict[str, Scheduled]
 ) -> tuple[float, Graph | None]:
     """What a kernel is expected to take in cycles, and the cut that makes it so, None for one kernel. `known`: the
     cycles of parts, by their text."""
@@ -60,23 +65,26 @@ def _best(
     for graph in divisions(function) if made.problems else ():
         if len(known) >= MOST_PARTS:
             break
-        cycles = sum(_part(f, machine, known) for f in graph.functions())
+        cycles = sum(_part(f, machine, known, parts) for f in graph.functions())
         if cycles < least:
             least, best = cycles, graph
     return (made.executed.cycles, None) if best is None else (least, best)
 
 
-def _part(function: ir.OpView, machine: Machine, known: dict[str, float]) -> float:
+def _part(function: ir.OpView, machine: Machine, known: dict[str, float], parts: dict[str, Scheduled]) -> float:
     """What a part is expected to take, with what it writes for others."""
     text = function.operation.get_asm(use_local_scope=True)
     if text not in known:
-        with use():
-            kernel = read_kernel(function)
+        if text not in parts:
+            with use():
+                kernel = read_kernel(function)
+            parts[text] = schedule(kernel, machine)
+        made = parts[text]
+        kernel = made.schedule.kernel
         results = [kernel.buffer(n) for n in kernel.outputs]
         between = max(b.size * NUMPY[b.dtype].itemsize for b in results) / machine.far.bytes_per_cycle
-        made = schedule(kernel, machine)
         known[text] = (made.executed.cycles if made.executed else 0.0) + between  # one of `MOST_PARTS` from here on
-        known[text] = _best(function, made, machine, known)[0] + between
+        known[text] = _best(function, made, machine, known, parts)[0] + between
     return known[text]
 
 
