@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 from torch_mlir import ir
-from torch_mlir.dialects import arith, linalg, math, tensor
+from torch_mlir.dialects import arith, math, tensor
 
 from ..support.sizes import Size, Undecided, is_open, too_large
 from ..support.sub_byte import NARROW, decode_scalar, encode, encode_scalar
+from .linalg import linalg
 from .types import Type, Typed, broadcast_shapes, element_type, is_float, is_unsigned, signless
 
 
@@ -340,7 +341,9 @@ class Builder:
     def fill(self, value: Any, t: Type) -> Tensor:
         """A tensor with every element `value`."""
         out = self.empty(t)
-        return Tensor(linalg.fill(constant(value, t.dtype).value, outs=[out.value]), t)
+        op = linalg.FillOp([out.value.type], [constant(value, t.dtype).value], [out.value])
+        linalg.fill_builtin_region(op.operation)
+        return Tensor(op.results[0], t)
 
     def generic(
         self,

@@ -19,6 +19,7 @@ from torch_mlir._mlir_libs import _stablehlo
 
 from ..support import providers
 from ..support.forks import wait_for
+from . import linalg  # noqa: F401 (before the bindings look for that dialect)
 
 #: how MLIR's bytecode begins
 BYTECODE = b"ML\xefR"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from ..support.errors import UsageError
 from .program import COPY, Program
@@ -92,6 +91,8 @@ def _at(program: Program) -> str:
 
 def picture(program: Program) -> str:
     """The plan as SVG: calls from left to right, addresses from bottom to top, a box for everything that is kept."""
+    from xml.sax.saxutils import escape  # takes urllib and ssl with it
+
     boxes, calls = lifetimes(program), len(program.calls)
     width, height, left, bottom = max(24 * calls, 240), 360, 80, 40
     total = max(program.arena_size, 1)

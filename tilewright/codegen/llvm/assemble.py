@@ -104,7 +104,7 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_byt
     has no lowering, or the module has no function `symbol`.
     """
     from torch_mlir import ir
-    from torch_mlir.dialects import llvm as llvm_dialect
+    from torch_mlir._mlir_libs._mlirDialectsLLVM import translate_module_to_llvmir
 
     vectors = index_bits == 32 and "vector<" in module_text
     if vectors and re.search(r"\b[if]64\b", module_text):
@@ -122,7 +122,7 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_byt
         _check_lowered(module, symbol)
         _set_attributes(module, symbol, vector_bytes)
         with _diagnostics(context) as messages:
-            text = llvm_dialect.translate_module_to_llvmir(module.operation)
+            text = translate_module_to_llvmir(module.operation)
         if not text:
             raise CompileError(f"kernel @{symbol} does not translate: {'; '.join(messages)}", stage=STAGE)
         return narrow(text) if vectors else text
@@ -175,19 +175,24 @@ def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
     own accord, and kernels that keep vectors there took up to 1.4 times as long on some threads (measured)."""
     from torch_mlir import ir
 
-    internal = ir.Attribute.parse("#llvm.linkage<internal>")
     aligned = f', ["alignstack", "{vector_bytes}"]' if vector_bytes > STACK else ""
     attributes = ir.Attribute.parse(f'["nounwind"{aligned}]')
     found = False
-    for view in module.body.operations:
-        op = view.operation
-        if op.name != "llvm.func" or not len(op.regions[0].blocks):
-            continue
-        op.attributes["passthrough"] = attributes
-        if ir.StringAttr(op.attributes["sym_name"]).value == symbol:
-            found = True
-        else:
-            op.attributes["linkage"] = internal
+
+    def visit(op) -> ir.WalkResult:
+        nonlocal found
+        if op.name != "llvm.func":
+            return ir.WalkResult.ADVANCE
+        if len(op.regions[0].blocks):
+            op.attributes["passthrough"] = attributes
+            if ir.StringAttr(op.attributes["sym_name"]).value == symbol:
+                found = True
+            else:
+                op.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
+        return ir.WalkResult.SKIP
+
+    # For `module.body.operations`, or an attribute of it, the bindings import the dialect: that of LLVM takes 0.1 s.
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     if not found:
         raise CompileError(f"the module has no function @{symbol}", stage=STAGE)
 
