@@ -71,7 +71,6 @@ def open_plan(
         tuple(tuple(_declared(d, known) for d in t.dims) for t in inputs),
         tuple(tuple(map(formula, t.dims)) for t in outputs),
         tuple(map(formula, places.starts)),
-        starts,
         formula(places.arena),
         tuple(formula(a.nbytes) for a, _ in plan.copies),
     )
@@ -87,7 +86,5 @@ def _declared(size: int, known: Sizes) -> Formula:
 def _settled(ref: BufferRef, starts: Sequence[int], typical: Mapping[str, int]) -> BufferRef:
     if is_open(ref.offset) or (ref.space == "arena" and ref.offset):
         raise UnsupportedError("a part of a buffer of open size has a place that is known at run time", stage="package")
-    nbytes = value_at(ref.nbytes, typical)
-    if ref.space != "arena":
-        return BufferRef(ref.space, ref.index, ref.offset, nbytes)
-    return BufferRef("arena", 0, starts[ref.index] if nbytes else 0, nbytes)
+    offset = starts[ref.slot] if ref.slot >= 0 else ref.offset
+    return replace(ref, offset=offset, nbytes=value_at(ref.nbytes, typical))

@@ -27,7 +27,7 @@ def barriers(calls: Sequence[Call]) -> list[bool]:
     since: list[tuple[BufferRef, bool, bool]] = []  # buffer, written, by all threads
     for call in calls:
         parallel = is_parallel(call)
-        accesses = [(ref, written) for ref, written in call.accesses() if ref.nbytes]
+        accesses = [(ref, written) for ref, written in call.accesses() if not ref.empty]
         conflict = any(
             (written or before_written) and (parallel or before_parallel) and ref.overlaps(before)
             for ref, written in accesses

@@ -24,7 +24,7 @@ _WASTE = 1.125
 
 @dataclass(frozen=True)
 class OpenPlan:
-    """Where the places begin that references to the arena have as `index`, and the bytes of the arena."""
+    """Where the places begin that references to the arena have as `slot`, and the bytes of the arena."""
 
     starts: tuple[int, ...]
     arena: int
@@ -38,7 +38,7 @@ def plan_open(
     align: int = ALIGN,
     tight: bool = False,
 ) -> tuple[MemoryPlan, OpenPlan]:
-    """A plan for all sizes; its references to the arena have the number of a place as `index`. `align` and `tight` are
+    """A plan for all sizes; its references to the arena have the number of a place as `slot`. `align` and `tight` are
     those of `plan_memory`."""
     storage = Storage(values, steps, outputs, states)
     starts: dict[int, int] = {}  # where a place begins -> its number
@@ -91,5 +91,6 @@ def _counted(g: AliasSet, units: int) -> AliasSet:
 
 def _ref(storage: Storage, value: int, of: Mapping[int, int]) -> BufferRef:
     g = storage.group(value)
-    space, index = g.home or ("arena", of.get(id(g), 0))
-    return BufferRef(space, index, storage.places[value][1], storage.values[value].nbytes)
+    space, index = g.home or ("arena", 0)
+    slot = -1 if g.home else of.get(id(g), -1)
+    return BufferRef(space, index, storage.places[value][1], storage.values[value].nbytes, slot)

@@ -21,14 +21,13 @@ Formula = str | int
 
 @dataclass(frozen=True)
 class SizeTable:
-    """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, also at typical sizes, and its
-    bytes; the bytes of copies, in the order of their calls. Formulas call dimensions by number (`support.formulas`)."""
+    """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, and its bytes; the bytes of
+    copies, in the order of their calls. Formulas call dimensions by number (`support.formulas`)."""
 
     dims: tuple[Dim, ...]
     inputs: tuple[tuple[Formula, ...], ...]
     outputs: tuple[tuple[Formula, ...], ...]
     starts: tuple[Formula, ...] = ()
-    typical: tuple[int, ...] = ()
     arena: Formula = 0
     copies: tuple[Formula, ...] = ()
 
@@ -44,9 +43,13 @@ class SizeTable:
         """Sizes in the order of the dimensions."""
         return tuple([sizes[n] for n in self.names])
 
-    def start(self, offset: int) -> int:
-        """The place in the table of where a buffer begins that is at `offset` at typical sizes."""
-        return len(self.dims) + self.typical.index(offset)
+    def start(self, slot: int) -> int:
+        """The place in the table of where a place of the arena begins."""
+        return len(self.dims) + slot
+
+    def places(self, slot: int, nbytes: int) -> bool:
+        """Whether there is a place of this number; -1 is none, which is enough for what has no bytes."""
+        return slot < len(self.starts) and (slot >= 0 or not nbytes)
 
     def copy(self, number: int) -> int:
         """The place in the table of the bytes of a copy."""
@@ -131,10 +134,7 @@ class SizeTable:
         except UsageError as e:
             raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
-        starts, typical, copies = (tuple(data[k]) for k in ("starts", "typical", "copies"))
-        made = SizeTable(dims, inputs, outputs, starts, typical, data["arena"], copies)
-        if len(starts) != len(typical) or not all(type(n) is int and 0 <= n < 1 << 62 for n in typical):
-            raise ValueError(f"{len(starts)} places begin at {len(typical)} offsets")
+        made = SizeTable(dims, inputs, outputs, tuple(data["starts"]), data["arena"], tuple(data["copies"]))
         for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
             function(formulas, len(dims))  # what is no formula is found now
         return made

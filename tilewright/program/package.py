@@ -45,7 +45,7 @@ FORMAT = 3
 #: of programs with states, which versions that know only FORMAT refuse by this number; of files with several entries
 FORMAT_WITH_STATES, FORMAT_WITH_ENTRIES = 4, 5
 #: of programs with open dimensions, which formulas call by number
-FORMAT_WITH_DIMENSIONS = 7
+FORMAT_WITH_DIMENSIONS = 8
 #: the name of the entry where there is one
 MAIN = "main"
 #: of the file's format, for all machines: bytes to whose multiples sections are moved, so that they can be mapped, and

@@ -138,19 +138,30 @@ class StateInfo:
 
 @dataclass(frozen=True)
 class BufferRef:
-    """`nbytes` bytes from byte `offset` of buffer `index` of a space. The arenas are numbered by device."""
+    """`nbytes` bytes from byte `offset` of buffer `index` of a space. The arenas are numbered by device.
+
+    `slot`: where open dimensions decide where it begins, the number of its place in the arena (`open_sizes`); offset
+    and bytes are those at typical sizes.
+    """
 
     space: str
     index: int
     offset: int
     nbytes: int
+    slot: int = -1
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no bytes, whatever the sizes are."""
+        return not self.nbytes and self.slot < 0
 
     def overlaps(self, other: BufferRef) -> bool:
-        return (
-            (self.space, self.index) == (other.space, other.index)
-            and self.offset < other.offset + other.nbytes
-            and other.offset < self.offset + self.nbytes
-        )
+        """Whether they may have a byte in common: what has none at typical sizes only may lie anywhere."""
+        if (self.space, self.index) != (other.space, other.index) or self.empty or other.empty:
+            return False
+        if not self.nbytes or not other.nbytes:
+            return True
+        return self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
 
     def __str__(self) -> str:
         place = "arena" if (self.space, self.index) == ("arena", 0) else f"{self.space}{self.index}"
@@ -252,6 +263,8 @@ class Program:
                 size, device = sizes.get((ref.space, ref.index), (None, call.device))
                 if size is None or ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > size:
                     raise ValueError(f"{where}: {ref} is outside of its buffer ({size} bytes)")
+                if self.open and ref.space == "arena" and not self.open.places(ref.slot, ref.nbytes):
+                    raise ValueError(f"{where}: {ref} has no place for all sizes")
                 if device != call.device and (written or call.symbol != COPY):
                     raise ValueError(f"{where} runs on device {call.device}: {ref} is on device {device}")
                 kept = ref.space == "state" and self.states[ref.index].swapped
@@ -270,7 +283,7 @@ class Program:
 
     def to_json(self) -> dict[str, Any]:
         def ref(a: BufferRef | None) -> list[Any] | None:
-            return None if a is None else [a.space, a.index, a.offset, a.nbytes]
+            return None if a is None else [a.space, a.index, a.offset, a.nbytes, *([a.slot] if a.slot >= 0 else [])]
 
         calls = [{**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch)} for c in self.calls]
         told = {**asdict(self), "calls": calls}

@@ -276,8 +276,8 @@ def test_packages_of_one_entry_and_of_newer_versions(tmp_path):
     assert "entries" not in container._manifest(tmp_path / "m.tw", memoryview(data))  # as older versions read it
     assert list(tw.load(tmp_path / "m.tw").entries) == ["main"]
     at = len(container.MAGIC)
-    (tmp_path / "new.tw").write_bytes(data[:at] + struct.pack("<I", 8) + data[at + 4 :])
-    with pytest.raises(PackageError, match=r"has package format 8, .* reads format 3, 4 with states, 5 with several"):
+    (tmp_path / "new.tw").write_bytes(data[:at] + struct.pack("<I", 9) + data[at + 4 :])
+    with pytest.raises(PackageError, match=r"has package format 9, .* reads format 3, 4 with states, 5 with several"):
         tw.load(tmp_path / "new.tw")
 
 

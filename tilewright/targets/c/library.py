@@ -340,7 +340,7 @@ def _typed(lay: CInterface, ref: BufferRef, kind: str, written: bool) -> str:
 
 def _address(lay: CInterface, ref: BufferRef) -> str:
     if ref.space == "arena" and lay.open:
-        return lay.open.place(ref.offset)
+        return lay.open.place(ref.slot)
     if ref.space == "arena":
         return f"base + {ref.offset}" if ref.offset else "base"
     if ref.space == "constant":

@@ -66,10 +66,9 @@ class OpenText:
         shapes = (d for shape in s.outputs for d in shape)
         return {h for f in (*s.starts, *s.copies, s.arena, *shapes) for h in self.written(f).helpers}
 
-    def place(self, offset: int) -> str:
-        """The address of what lies at `offset` of the arena at typical sizes."""
-        number = self.sizes.typical.index(offset)
-        return "base" if self.written(self.sizes.starts[number]).high == 0 else f"place{number}"
+    def place(self, slot: int) -> str:
+        """The address of a place of the arena; of none (-1), which nothing is read from, its beginning."""
+        return "base" if slot < 0 or self.written(self.sizes.starts[slot]).high == 0 else f"place{slot}"
 
     def copied(self, number: int) -> str:
         """The bytes of a copy."""

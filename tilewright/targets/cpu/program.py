@@ -172,8 +172,9 @@ class _Body:
             base = self.entry(tables.get(ref.space, "%states"), ref.index)
             if ref.space in ("state", "next"):
                 base = self.entry(base, 0 if ref.space == "state" else 1)
-        if ref.space == "arena" and self.program.open is not None and ref.nbytes:
-            at, start = self.name(), self.size(self.program.open.start(ref.offset))
+        if ref.slot >= 0:
+            assert self.program.open is not None
+            at, start = self.name(), self.size(self.program.open.start(ref.slot))
             self.add(f"{at} = getelementptr i8, ptr {base}, i64 {start}")
             return at
         offset = self.program.start(ref) if ref.space == "arena" else ref.offset

@@ -168,25 +168,24 @@ class OpenGpuContext(GpuContext):
         kernels: dict[str, DeviceKernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
         self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
         tables = self.tables({s: at.table for s, (_, at) in launches.items()})
-        starts = dict(zip(self.open.typical, self.size.starts, strict=True))
         for call in self.program.calls:
             if call.symbol == COPY:
                 count = next(copies)
-                made.append(Move(*(self.placed(a, count, starts) for a in call.args)))
+                made.append(Move(*(self.placed(a, count) for a in call.args)))
                 continue
             kernel, at = kernels[call.symbol], launches.get(call.symbol)
             nbytes = at[1].nbytes if at is not None else [a.nbytes for a in call.args]
-            parts = [self.placed(a, n, starts) for a, n in zip(call.args, nbytes, strict=True)]
+            parts = [self.placed(a, n) for a, n in zip(call.args, nbytes, strict=True)]
             if at is not None:
                 parts.append(tables[call.symbol])
             kernel, given = kernel.placed(parts)
             made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
         return made
 
-    def placed(self, ref: BufferRef, nbytes: int, starts: Mapping[int, int]) -> BufferSlice:
-        """So many bytes of a buffer; `starts`: where places of the arena begin, by where they do at typical sizes."""
+    def placed(self, ref: BufferRef, nbytes: int) -> BufferSlice:
+        """So many bytes of a buffer."""
         if ref.space == "arena":
-            return BufferSlice(self.spaces["arena"][0], starts[ref.offset] if starts else 0, nbytes)
+            return BufferSlice(self.spaces["arena"][0], self.size.starts[ref.slot] if ref.slot >= 0 else 0, nbytes)
         return replace(self.part(ref), nbytes=nbytes)
 
     def grow_scratch(self, nbytes: int) -> None:
