@@ -108,10 +108,12 @@ def _accesses(s: Stmt, times: float, ranges: Ranges, fixed: dict[str, int]) -> I
         yield from _accesses(s.body, times * trip, inside, fixed)
 
 
-def extent_variables(s: Stmt) -> set[str]:
+def extent_variables(s: Stmt) -> frozenset[str]:
     """Variables that the extent of a loop in `s` depends on."""
-    own = set(variables(s.extent)) if isinstance(s, For) else set()
-    return own.union(*[extent_variables(c) for c in children(s)])
+    if "extents" not in s.known:
+        s.known["extents"] = frozenset().union(*[variables(f.extent) for f in s.loops])
+    found: frozenset[str] = s.known["extents"]
+    return found
 
 
 def operations(targets: tuple[Target, ...]) -> tuple[int, int]:
