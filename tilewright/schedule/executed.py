@@ -362,11 +362,13 @@ def _arithmetic(s: Store, cycles: OperationCycles) -> float:
 
 def _iterations(s: For, ranges: Ranges, fixed: dict[str, int]) -> Iterator[tuple[float, Ranges, dict[str, int]]]:
     """(iterations, ranges inside, fixed values inside) of a loop, value by value if inner extents depend on it."""
-    here: Ranges = {**ranges, **{v: (n, n) for v, n in fixed.items()}}
     known = _value(s.extent, fixed)  # the last rows of a remainder: bounds alone take them for whole tasks
-    limit = (known, known) if known is not None else bounds(s.extent, here)
+    if known is not None:
+        limit: tuple[int, int] | None = (known, known)
+    else:
+        limit = bounds(s.extent, {**ranges, **{v: (n, n) for v, n in fixed.items()}})
     trip = max(limit[1], 0) if limit else 1
-    full = bounds(s.extent, ranges)
+    full = limit if isinstance(s.extent, Const) else bounds(s.extent, ranges)
     inside = {**ranges, s.var: (0, max((full[1] if full else 1) - 1, 0))}
     if trip and s.var in extent_variables(s.body):
         values = range(trip) if trip <= _SAMPLES else _spread(trip)

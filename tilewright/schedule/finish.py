@@ -183,7 +183,8 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
                 "are not known"
             )
         s = replace(s, kind="serial")  # the last tile alone: the others are laid out
-    return _without_test(with_children(s, (_split_tail(s.body, s.var, inner),)))
+    body = _split_tail(s.body, s.var, inner)
+    return _without_test(s if body is s.body else replace(s, body=body))
 
 
 def _registers(s: For) -> bool:

@@ -283,7 +283,7 @@ def _facts(s: Stmt) -> Facts:
         found = below[0]
     else:
         columns = [*zip(*below, strict=True)] or [()] * len(Facts._fields)
-        found = Facts(*[frozenset().union(*sets) for sets in columns[:-2]])
+        found = Facts._make([*[frozenset().union(*sets) for sets in columns[:-2]], (), ()])
     loops = s.parts[0].loops if len(below) == 1 else tuple([f for c in s.parts for f in c.loops])
     stores = s.parts[0].stores if len(below) == 1 else tuple([x for c in s.parts for x in c.stores])
     found = found._replace(loops=loops, stores=stores)

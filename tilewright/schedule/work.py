@@ -164,10 +164,12 @@ class _Runs:
         return self.values[key]
 
 
-def extent_variables(s: Stmt) -> set[str]:
+def extent_variables(s: Stmt) -> frozenset[str]:
     """Variables that the extent of a loop in `s` depends on."""
-    own = set(variables(s.extent)) if isinstance(s, For) else set()
-    return own.union(*[extent_variables(c) for c in children(s)])
+    if "extents" not in s.known:
+        s.known["extents"] = frozenset().union(*[variables(f.extent) for f in s.loops])
+    found: frozenset[str] = s.known["extents"]
+    return found
 
 
 def operations(targets: tuple[Target, ...]) -> tuple[int, int]:
