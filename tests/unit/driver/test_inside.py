@@ -140,3 +140,14 @@ def test_a_pipeline_tells_of_each_pass():
     told: list[str] = []
     run_pipeline(Graph(parse(MODEL)), [make("cse"), make("dce")], after=lambda p, seconds: told.append(name_of(p)))
     assert told == ["cse", "dce"]
+
+
+def test_the_graph_is_verified_after_stages_and_in_tests_after_passes(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Graph, "verify", lambda graph, stage="verify": seen.append(stage))
+    tw.compile(MODEL, stop_after="layout")
+    assert {"cse", "dce", "simplify", "layout"} <= set(seen)
+    seen.clear()
+    monkeypatch.setenv("TILEWRIGHT_STRICT", "0")
+    tw.compile(MODEL, stop_after="layout")
+    assert seen[-2:] == ["simplify", "layout"] and "cse" not in seen
