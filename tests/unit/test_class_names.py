@@ -11,15 +11,11 @@ PACKAGE = Path(tilewright.__file__).parent
 #: twice (`tw.Dim`, and of chips); `Split`, `Tile` and `TopK` are operators of `ops` as well.
 KNOWN = {
     2: (
-        "Across ByteProduct ByteProducts Call Chain Clock Copies Core Dim Found GroupWriter Indices Kernel "
-        "Launch Launched Machine Measured Node Pieces Place Reader Region Registers Result Selection Shape "
-        "Share Split Stage State Target Tensor TileCosts Tiles Told TopK Warps Window"
+        "Access Builder Call Chain Dim Instruction Layout Machine Memory Operand Part Places Product Reader Registers "
+        "Result Shape Split Stage State Sum Target Tensor Told Value Window"
     ),
-    3: ("Builder Expressions Instruction Operand Placed Places Product Rows Sum Team"),
-    4: ("Access Axis Block Emitted Form Layout Part Recorded Sizes Step Writer"),
-    5: ("Memory Tile Value"),
-    6: ("Plan"),
-    7: ("Emitter"),
+    3: ("Axis Block Form Step Tile"),
+    4: ("Sizes"),
 }
 
 

@@ -227,13 +227,13 @@ def _places(targets: tuple[Target, ...]) -> list[tuple[str, tuple[Expr, ...]]]:
 
 def _elements(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> int:
     """Elements that one access touches: no more than its index can reach, nor than it has iterations."""
-    reach, moving = 1, set()
+    reach, moving = 1, set[str]()
     for i, n in zip(indices, buffer.shape, strict=True):
         limit = bounds(i, ranges)
         low, high = (max(limit[0], 0), min(limit[1], n - 1)) if limit else (0, n - 1)
         reach *= max(high - low + 1, 0)
         moving |= variables(i)
-    trips = prod(ranges[v][1] + 1 for v in moving if v in ranges)
+    trips: int = prod([ranges[v][1] + 1 for v in moving if v in ranges])
     return min(reach, trips)
 
 

@@ -473,6 +473,14 @@ def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any])
     return found
 
 
+def _bounds_if_decided(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+    """None where it hangs on sizes that are not known: of a minimum the other operand still bounds one side."""
+    try:
+        return _bounds(e, ranges, known)
+    except Undecided:
+        return None
+
+
 def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
     terms, constant = linear(e)
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
@@ -489,7 +497,7 @@ def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, A
         return low, high
     if len(e.args) != 2:
         return None
-    first, second = (_bounds(a, ranges, known) for a in e.args)
+    first, second = (_bounds_if_decided(a, ranges, known) for a in e.args)
     if first is None or second is None:
         one = first or second
         if e.op in ("minsi", "maxsi") and one is not None:  # bounded on one side

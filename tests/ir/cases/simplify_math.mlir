@@ -442,15 +442,17 @@ func.func @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %0 = "tw.constant"() {value = dense<0xFF800000> : tensor<f32>} : () -> tensor<f32>
   %1 = "tw.equal"(%arg0, %0) : (tensor<4xf32>, tensor<f32>) -> tensor<4xi1>
   %2 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
-  %3 = "tw.add"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
-  %4 = "tw.rsqrt"(%3) : (tensor<4xf32>) -> tensor<4xf32>
-  %5 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
-  %6 = "tw.where"(%1, %5, %4) : (tensor<4xi1>, tensor<f32>, tensor<4xf32>) -> tensor<4xf32>
-  %7 = "tw.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  %8 = "tw.constant"() {value = dense<9.99999974E-6> : tensor<f32>} : () -> tensor<f32>
-  %9 = "tw.add"(%7, %8) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
-  %10 = "tw.rsqrt"(%9) : (tensor<4xf32>) -> tensor<4xf32>
-  return %6, %10 : tensor<4xf32>, tensor<4xf32>
+  %3 = "tw.equal"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xi1>
+  %4 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %5 = "tw.where"(%3, %4, %arg0) : (tensor<4xi1>, tensor<f32>, tensor<4xf32>) -> tensor<4xf32>
+  %6 = "tw.constant"() {value = dense<0.000000e+00> : tensor<f32>} : () -> tensor<f32>
+  %7 = "tw.rsqrt"(%5) : (tensor<4xf32>) -> tensor<4xf32>
+  %8 = "tw.where"(%1, %6, %7) : (tensor<4xi1>, tensor<f32>, tensor<4xf32>) -> tensor<4xf32>
+  %9 = "tw.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %10 = "tw.constant"() {value = dense<9.99999974E-6> : tensor<f32>} : () -> tensor<f32>
+  %11 = "tw.add"(%9, %10) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %12 = "tw.rsqrt"(%11) : (tensor<4xf32>) -> tensor<4xf32>
+  return %8, %12 : tensor<4xf32>, tensor<4xf32>
 }
 
 // CASE exact_factors: simplify

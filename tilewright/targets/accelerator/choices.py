@@ -57,7 +57,7 @@ class Choices:
     >>> s = select(kernel, listing)
     >>> choices = Choices(s, listing, plans(s, listing)[0][0])
     >>> choices.candidates["tile0"], choices.default["slots_scratch"]
-    ((8, 4, 3, 2, 1), 2)
+    ((8, 4, 3, 2, 1), 4)
     >>> print(choices.chosen({"tile0": 2}).plan)
     tiles i=2, j=16; order i; 2 slots
     """

@@ -7,6 +7,7 @@ slowest of them hiding the others where there are two slots. `best` asks the tim
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import ceil, prod
@@ -148,19 +149,25 @@ def planned(s: InstructionSelection, formats: Formats, plan: TilePlan) -> Planne
 
 def best(s: InstructionSelection, formats: Formats, asked: int = 1) -> Planned:
     """The plan that is estimated to be the fastest; of the first `asked`, the one that the simulator finds so. Of short
-    programs more are asked about: what engines wait for each other counts most there, and asking costs little.
+    programs more are asked about: what engines wait for each other counts most there, and asking costs little. Where
+    the first plans keep operands or have more slots, the first one that does not is asked about too.
 
     CompileError if no plan fits, or none of the first `TRIED` can be emitted.
     """
     found: list[Planned] = []
     failed: CompileError | None = None
-    for plan, _ in plans(s, formats.listing)[: max(asked, TRIED)]:
+    order = [plan for plan, _ in plans(s, formats.listing)]
+    plain = next((p for p in order if not p.kept and not p.depth), None)
+    for plan in order[: max(asked, TRIED)]:
         try:
             found.append(planned(s, formats, plan))
         except CompileError as e:  # rows that do not begin at words, say: other sizes may do
             failed = e
         if len(found) >= asked and sum(len(e) for p in found for e in p.program.streams.values()) > SHORT:
             break
+    if plain is not None and all(p.plan != plain for p in found):
+        with suppress(CompileError):
+            found.append(planned(s, formats, plain))
     if not found:
         assert failed is not None
         raise failed
