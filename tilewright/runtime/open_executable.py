@@ -133,8 +133,8 @@ class OpenExecutable(Executable):
 
     def _at_once(self, args: tuple[Any, ...]) -> list[np.ndarray] | None:
         """All results of a call with plain arrays of a size that was called before; None where nothing has run."""
-        if self._draws:
-            args = self._with_key(args)
+        if self._draws:  # a key that is drawn must be used
+            return None
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
             args = tuple(map(args[0].get, self._names))
         try:

@@ -56,7 +56,7 @@ class StandIns:
 
     def _new(self, atom: Atom) -> int:
         number = len(self._values)
-        if number >= _SMALL:
+        if number >= _SMALL or not self.near:  # in no type: so large that no sum of them comes near 0 by chance
             return self._spread.randrange(1 << 60, 1 << 61) | 1
         spread = 2 * self._spread.randrange(_APART // 4)
         near = _made_of_numbers(*atom.made) if atom.made is not None and self.near else None

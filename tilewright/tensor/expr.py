@@ -17,7 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
-from ..support.sizes import Size, Undecided, at_most, current, gcd, is_open, larger, less, smaller
+from ..support.sizes import Size, Undecided, at_most, current, gcd, highest, is_open, larger, less, lowest, smaller
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -300,7 +300,10 @@ def floordiv(a: Expr, b: Expr) -> Expr:
     if y == 1:
         return a
     if x is not None and y:
-        return Const(x // y, "index")
+        try:
+            return Const(x // y, "index")
+        except Undecided:  # it cannot be told apart from other sizes: computed where it is needed
+            return Op("floordivsi", (a, b), "index")
     if y and less(0, y):
         whole, rest = split_multiple(a, y)
         if whole is not None and const_value(rest) is not None:
@@ -510,10 +513,18 @@ def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, A
     if e.op == "maxsi":
         return _either(a, c, larger), larger(b, d)
     if e.op == "floordivsi" and c == d and less(0, c):
-        return a // c, b // c
+        return _quotient(a, c, lowest), _quotient(b, c, highest)
     if e.op == "remsi" and c == d and less(0, c):
         return (a, b) if at_most(0, a) and less(b, c) else (0, c - 1)
     return None
+
+
+def _quotient(x: int, c: int, limit: Callable[[int], int]) -> int:
+    """x // c, or that of the limit of x: a quotient of sizes may be none that can be told apart from others."""
+    try:
+        return x // c
+    except Undecided:
+        return limit(x) // c
 
 
 def _either(x: int, y: int, better: Callable[[int, int], int]) -> int:
