@@ -74,9 +74,9 @@ def test_a_compilation_runs_no_file_of_the_current_folder(tmp_path, path):
 def test_the_tuner_runs_no_file_of_the_current_folder(tmp_path):
     folder = hostile(tmp_path / "stranger")
     code = """
-    from tilewright.tune.measure import Runner
+    from tilewright.tune.measure import RunnerProcess
     from tilewright.tune.runner import Request, Subject
-    answer = Runner().ask(Request(Subject((), (), frozenset(), "cpu", 1), {}), 120)
+    answer = RunnerProcess().ask(Request(Subject((), (), frozenset(), "cpu", 1), {}), 120)
     print(answer.failed)
     """
     assert "Error" in run(f"exec({textwrap.dedent(code)!r})", folder)  # an answer: the process runs
