@@ -120,7 +120,8 @@ class OpenPrograms:
                 return None
             program = self._tied(sizes, chosen)
         except Exception as e:  # no reason for a call to fail
-            bugs.note_own(e, "a program is compiled for each size")
+            if not isinstance(e, DynamicShapesUnsupported):
+                bugs.note_own(e, "a program is compiled for each size")
             if not self._tried:
                 self._refused(_failures(e), e)
             self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
@@ -147,7 +148,8 @@ class OpenPrograms:
             except Exception as e:
                 if number == len(ways):
                     raise
-                bugs.note_own(e, "other symbols are tied")
+                if not isinstance(e, DynamicShapesUnsupported):
+                    bugs.note_own(e, "other symbols are tied")
         return None
 
     @staticmethod

@@ -241,7 +241,6 @@ def test_errors_are_in_the_words_of_the_command_line(tmp_path, capsys):
         (["compile", model, "--stop-after", "layout"], "--shape x=1x..."),
         (["run", model, "--tolerance", "1e-2"], "give --precision auto"),
         (["run", model, "--shape", "x=n:1..8,4", "--verify"], "fixed sizes: --shape NAME=1x128"),
-        (["profile", model, "--shape", "x=n:1..8,4"], "compile it with --shape NAME=1x128"),
     ):
         assert main(command) != 0
         text = capsys.readouterr().err
