@@ -287,7 +287,8 @@ def _optimized(text: str, machine: LlvmMachine, maker):
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(maker, options)
     functions = [f for f in module.functions if not f.is_declaration]
-    if len(functions) == 1:  # passes between functions, and those after them, take a quarter longer for the same code
+    # passes between functions, and those after them, take a quarter longer for the same code, but for wanted unrolling
+    if len(functions) == 1 and "llvm.loop.unroll.count" not in text:
         builder.getFunctionPassManager().run(functions[0], builder)
     else:
         builder.getModulePassManager().run(module, builder)
