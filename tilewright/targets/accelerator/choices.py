@@ -59,7 +59,7 @@ class Choices:
     >>> choices.candidates["tile0"], choices.default["slots_scratch"]
     ((8, 4, 3, 2, 1), 4)
     >>> print(choices.chosen({"tile0": 2}).plan)
-    tiles i=2, j=16; order i; 2 slots
+    tiles i=2, j=16; order i; 4 slots
     """
 
     def __init__(self, s: InstructionSelection, listing: Listing, plan: TilePlan) -> None:
