@@ -219,6 +219,15 @@ def test_powers_that_are_roots(dtype, exponent):
     np.testing.assert_allclose(np.where(flushed, want, got), want, rtol=2.0**-bits, atol=tiny)
 
 
+def test_limits_that_are_nan_stay():
+    """They were lost where two clips became one."""
+    x = np.array([[0, 5, -5, np.inf]], np.float32)
+    limits = {"a": -1, "b": 0.5, "c": -8388610, "n": np.nan}
+    nodes = [node("Clip", "x a b", "s"), node("Clip", "s c n", "high"), node("Clip", "s n b", "low")]
+    made = results(nodes, {"x": x}, {"high": F32, "low": F32}, {k: np.array(v, np.float32) for k, v in limits.items()})
+    assert all(np.isnan(got).all() for got in made)
+
+
 def test_places_outside_that_are_infinite():
     """Their weights are NaN, which made NaN of the zeros there. NaN itself has no place."""
     x = np.arange(1, 13, dtype=np.float32).reshape(1, 1, 3, 4)

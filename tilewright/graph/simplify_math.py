@@ -281,7 +281,8 @@ def limits(rw: Rewriter, op: ir.Operation | None) -> tuple[ir.Value, float | Non
         return x, 0.0, None
     if name == "clip":
         attrs = dialect.attributes(op)
-        return x, attrs["low"], attrs["high"]
+        low, high = attrs["low"], attrs["high"]
+        return None if any(v is not None and math.isnan(v) for v in (low, high)) else (x, low, high)
     c = rw.scalar(op.operands[1])
     if c is None or math.isnan(c) or not same_type(x, op.results[0]):
         return None
