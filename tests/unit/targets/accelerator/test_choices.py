@@ -150,13 +150,14 @@ def test_joined_taps_fill_the_array():
     s = select(kernel, formats.listing)
     found = best(s, formats)
     alone = best_without(s, formats)
-    assert found.plan.joined and found.timing.cycles < 0.9 * alone.timing.cycles
+    assert found.plan.joined and found.timing.cycles < 0.85 * alone.timing.cycles
     arrays = inputs(kernel)
     assert close(computed(found.nest, formats, found.program, arrays), reference(kernel, arrays))
 
 
 def best_without(s, formats):
-    plan = next(p for p, _ in plans(s, formats.listing) if not p.joined)
+    """The best plan that joins no taps, and keeps no operands either."""
+    plan = next(p for p, _ in plans(s, formats.listing) if not (p.joined or p.kept or p.depth))
     return planned(s, formats, plan)
 
 
