@@ -383,10 +383,10 @@ def function(c, *v, op, **_):
         at = v[0].samples if dtype.itemsize > 2 else v[0].samples.astype(np.float32)
         made = np.where(c.either(made.shape), FORMULAS[op](at).astype(dtype), made)
     ulps = max(ULPS.get(op, FUNCTION_ULPS), c.rules.functions) if dtype.itemsize > 2 else 1
-    free = free_of(*v)
-    if op == "Mish":  # x times e^x, which was subnormal before
-        free = free | ((made != 0) & (np.abs(wide(made)) < 4 * float(ml_dtypes.finfo(dtype).tiny))).any(0)
-    return Value(c.nudged(made, ulps), free)
+    if op == "Mish":  # x times e^x: where that is subnormal, a unit of it is |x| units of the result
+        size = np.nan_to_num(np.abs(wide(v[0].samples)), posinf=0)
+        ulps = np.where(np.abs(wide(made)) < size * float(ml_dtypes.finfo(dtype).tiny), ulps + 2 * np.ceil(size), ulps)
+    return Value(c.nudged(made, ulps), free_of(*v))
 
 
 @reference("LeakyRelu")
