@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,16 @@ def test_results_that_are_listed_are_there():
     folder = REPOSITORY / "benchmarks" / "results"
     for name in re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")):
         assert (folder / name).exists(), name
+
+
+def test_the_readme_says_how_much_code_there_is():
+    """Within a twentieth: what a model passes through, and the whole package."""
+    script = [sys.executable, "-m", "tests.support.way_of_a_model", "examples/digits/digits.onnx"]
+    done = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    counted = [int(n) for n in re.findall(r"\d+", done.stdout)]
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    says = [int(n.replace(",", "")) for pair in re.findall(r"(\d+) files with ([\d,]+) lines", readme) for n in pair]
+    assert says == pytest.approx(counted, rel=0.05), f"README.md says {says}, counted are {counted}"
 
 
 def test_the_reference_shows_what_is_there():
