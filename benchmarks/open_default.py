@@ -15,7 +15,6 @@ import contextlib
 import io
 import os
 import re
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,7 @@ import typer
 from bench import HERE, grid, machine
 from open_exports import EXPORTS, VOCABULARY, ensure
 from open_race import ALLOWED, largest_error, mean, ort_session, race, save
+from worker import cpu_seconds
 
 import tilewright as tw
 from tilewright.cli import main as tilewright
@@ -81,12 +81,6 @@ def feeds(session: Any, sizes: Mapping[str, int], rng: np.random.Generator) -> d
     return found
 
 
-def processor() -> float:
-    """Seconds of this process and its children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
-
-
 def busy(call: Callable[[], Any]) -> float:
     """Milliseconds of the processor: others may use it too while a size is called for the first time."""
     begin = time.process_time()
@@ -128,9 +122,9 @@ def measure(name: str, folder: Path, turns: int, burst: float) -> dict[str, Any]
     names, sizes = SIZES[name]
     session = ort_session(onnx.load(path), 1)
     calls = [feeds(session, dict(zip(names, s, strict=True)), rng) for s in sizes]
-    begin = processor()
+    begin = cpu_seconds()
     run = tw.compile(path, threads=1)
-    found: dict[str, Any] = {"model": name, "compile_s": processor() - begin, "sizes": []}
+    found: dict[str, Any] = {"model": name, "compile_s": cpu_seconds() - begin, "sizes": []}
     found["ranges"] = [str(d) for p in run.opening.programs for d in p.sizes.dims]  # type: ignore[union-attr]
     options = SessionOptions()
     options.intra_op_num_threads = 1
@@ -155,9 +149,9 @@ def measure(name: str, folder: Path, turns: int, burst: float) -> dict[str, Any]
     found["compilations"] = len(compilations)
     found["fixed_s"] = []
     for i in RACED:
-        begin = processor()
+        begin = cpu_seconds()
         fixed = tw.compile(path, inputs={n: a.shape for n, a in calls[i].items()}, threads=1)
-        found["fixed_s"].append(processor() - begin)
+        found["fixed_s"].append(cpu_seconds() - begin)
         ms = race({"open": partial(run, calls[i]), "fixed": partial(fixed, calls[i])}, turns, burst, time.process_time)
         found["sizes"][i] |= ms
         print(f"{name} {sizes[i]}: {ms}", flush=True)
