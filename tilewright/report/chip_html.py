@@ -14,8 +14,8 @@ from ..targets.accelerator.binary import Formats, Issue
 from ..targets.accelerator.describe import HOST, CopyEngine
 from ..targets.accelerator.layers import EngineUse, LayerRun, Totals, peak
 from ..targets.accelerator.timing import EngineTime
-from .page_parts import COLOURS, Cell, document, legend, opening_table, plain_table, section, tiles
-from .page_plot import AXIS, Lanes, Plot, part, share_radius
+from .page_parts import COLOURS, TableCell, document, legend, opening_table, plain_table, section, tiles
+from .page_plot import AXIS, TimeLanes, Plot, part, share_radius
 from .page_style import PLAIN
 from .profile_text import number, percent, seconds
 
@@ -97,8 +97,8 @@ def _legend(formats: Formats) -> str:
     return legend((_colour(i), e) for i, e in enumerate(formats.engines))
 
 
-def _engine_lanes(formats: Formats) -> Lanes:
-    return Lanes(formats.engines, _LANE, _GAP)
+def _engine_lanes(formats: Formats) -> TimeLanes:
+    return TimeLanes(formats.engines, _LANE, _GAP)
 
 
 # ---- the roofline --------------------------------------------------------------------------------------------------
@@ -248,13 +248,13 @@ def layers(runs: Sequence[LayerRun], formats: Formats) -> str:
     for k, r in enumerate(runs):
         floors = [r.engine(r.array).floor if r.array else 0, *(r.engine(c).floor for c in copies)]
         cells = [
-            Cell(r.name, r.name),
-            Cell(f"{r.cycles:,}", r.cycles),
-            Cell(percent(r.cycles / total), r.cycles, r.cycles / total),
-            Cell(percent(r.utilization), r.utilization, r.utilization),
-            *(Cell(f"{f:,}", f) for f in floors),
-            Cell(f"{r.energy / 1e3:,.1f} nJ", r.energy),
-            Cell(r.bound, r.bound),
+            TableCell(r.name, r.name),
+            TableCell(f"{r.cycles:,}", r.cycles),
+            TableCell(percent(r.cycles / total), r.cycles, r.cycles / total),
+            TableCell(percent(r.utilization), r.utilization, r.utilization),
+            *(TableCell(f"{f:,}", f) for f in floors),
+            TableCell(f"{r.energy / 1e3:,.1f} nJ", r.energy),
+            TableCell(r.bound, r.bound),
         ]
         rows.append((k, cells, _details(r, formats, most)))
     return opening_table(heads, rows)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .. import __version__
 from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration, shown
 from .explore_text import area, bottleneck, energy
-from .page_parts import COLOURS, Cell, colour, document, legend, opening_table, plain_table, section, tiles
+from .page_parts import COLOURS, TableCell, colour, document, legend, opening_table, plain_table, section, tiles
 from .page_plot import Plot
 from .page_style import PLAIN
 from .profile_text import percent, seconds
@@ -139,17 +139,17 @@ def _table(e: Exploration) -> str:
     return opening_table(heads, ((k, _cells(e, k), _details(e, e.measured[k])) for k in order))
 
 
-def _cells(e: Exploration, k: int) -> list[Cell]:
+def _cells(e: Exploration, k: int) -> list[TableCell]:
     d, relative = e.measured[k], e.measured[k].seconds / e.best
     return [
-        *(Cell(shown(d.parameters[name]), d.parameters[name]) for name in e.varied),
-        *(Cell(seconds(m.seconds), m.seconds) for m in d.models),
-        Cell(f"{relative:.2f}", relative),
-        Cell(energy(d.energy), d.energy),
-        Cell(area(d.area), d.area),
-        Cell(percent(d.use), d.use),
-        Cell("yes" if e.front[k] else "", int(e.front[k])),
-        Cell(bottleneck(d), d.bottleneck[0]),
+        *(TableCell(shown(d.parameters[name]), d.parameters[name]) for name in e.varied),
+        *(TableCell(seconds(m.seconds), m.seconds) for m in d.models),
+        TableCell(f"{relative:.2f}", relative),
+        TableCell(energy(d.energy), d.energy),
+        TableCell(area(d.area), d.area),
+        TableCell(percent(d.use), d.use),
+        TableCell("yes" if e.front[k] else "", int(e.front[k])),
+        TableCell(bottleneck(d), d.bottleneck[0]),
     ]
 
 

@@ -60,7 +60,7 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table that opens: its text, what its column is sorted by, a bar behind it as long as a share, what
     stands in full for who points there, and marks (HTML) before the text."""
 
@@ -77,7 +77,7 @@ class Cell:
         return f"<span data-v='{key}'{title}{bar}>{self.marks}{escape(self.text)}</span>"
 
 
-def opening_table(heads: Sequence[str], rows: Iterable[tuple[int, Sequence[Cell], str]]) -> str:
+def opening_table(heads: Sequence[str], rows: Iterable[tuple[int, Sequence[TableCell], str]]) -> str:
     """A table that a click on a heading sorts and whose rows open: (number, as the drawings have it, cells, HTML
     inside)."""
     head = "".join(f"<span role='columnheader' data-sort='{i}'>{escape(h)}</span>" for i, h in enumerate(heads))

@@ -176,7 +176,7 @@ def part(value: float, total: float) -> str:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class TimeLanes:
     """Lanes of a drawing over time, one below the other, so tall and so far apart."""
 
     names: Sequence[str]

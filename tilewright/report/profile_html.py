@@ -14,8 +14,8 @@ import numpy as np
 from .. import __version__
 from ..support.numbers import count
 from .explain import why_slow
-from .page_parts import Cell, colour, document, legend, opening_table, section, tiles
-from .page_plot import Lanes, Plot, part, share_radius
+from .page_parts import TableCell, colour, document, legend, opening_table, section, tiles
+from .page_plot import TimeLanes, Plot, part, share_radius
 from .profile_text import above, above_text, disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def timeline(p: Profile) -> str:
     order = {e.symbol: i for i, e in enumerate(p.kernels)}
     colours = _colours(p)
     total = line.total or 1.0
-    lanes = Lanes([f"thread {t}" for t in range(line.threads)], _LANE, _GAP)
+    lanes = TimeLanes([f"thread {t}" for t in range(line.threads)], _LANE, _GAP)
     parts = [_HATCH]
     leave = line.arrive + line.waiting()
     for t in range(line.threads):
@@ -191,21 +191,21 @@ def kernels(p: Profile) -> str:
     return opening_table(_COLUMNS, rows)
 
 
-def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> tuple[int, list[Cell], str]:
+def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> tuple[int, list[TableCell], str]:
     slow = why_slow(facts)
     cells = [
-        Cell(e.symbol, e.symbol, full=e.symbol, marks=f"<i class='{colour}'></i>"),
-        Cell(str(e.calls), e.calls),
-        Cell(seconds(e.seconds), e.seconds),
-        Cell(percent(e.share), e.share, e.share),
-        Cell(number(e.gflops), e.gflops or 0.0),
-        Cell(number(e.gbytes), e.gbytes or 0.0),
-        Cell(number(e.intensity), e.intensity or 0.0),
-        Cell(percent(e.efficiency) + ("*" if above(e) else ""), e.efficiency or 0.0, e.efficiency),
-        Cell(e.limit, e.limit),
-        Cell(percent(e.balance), e.balance),
-        Cell(e.rule, e.rule, marks="<em title='it may be slow: open it'>!</em> " if slow else ""),
-        Cell(names(e), ", ".join(e.names), full=", ".join(e.names)),
+        TableCell(e.symbol, e.symbol, full=e.symbol, marks=f"<i class='{colour}'></i>"),
+        TableCell(str(e.calls), e.calls),
+        TableCell(seconds(e.seconds), e.seconds),
+        TableCell(percent(e.share), e.share, e.share),
+        TableCell(number(e.gflops), e.gflops or 0.0),
+        TableCell(number(e.gbytes), e.gbytes or 0.0),
+        TableCell(number(e.intensity), e.intensity or 0.0),
+        TableCell(percent(e.efficiency) + ("*" if above(e) else ""), e.efficiency or 0.0, e.efficiency),
+        TableCell(e.limit, e.limit),
+        TableCell(percent(e.balance), e.balance),
+        TableCell(e.rule, e.rule, marks="<em title='it may be slow: open it'>!</em> " if slow else ""),
+        TableCell(names(e), ", ".join(e.names), full=", ".join(e.names)),
     ]
     return index, cells, _details(e, facts, slow)
 
