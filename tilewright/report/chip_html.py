@@ -15,7 +15,7 @@ from ..targets.accelerator.describe import HOST, CopyEngine
 from ..targets.accelerator.layers import EngineUse, LayerRun, Totals, peak
 from ..targets.accelerator.timing import EngineTime
 from .page_parts import COLOURS, TableCell, document, legend, opening_table, plain_table, section, tiles
-from .page_plot import AXIS, TimeLanes, Plot, part, share_radius
+from .page_plot import AXIS, Plot, TimeLanes, part, share_radius
 from .page_style import PLAIN
 from .profile_text import number, percent, seconds
 

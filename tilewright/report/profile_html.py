@@ -15,7 +15,7 @@ from .. import __version__
 from ..support.numbers import count
 from .explain import why_slow
 from .page_parts import TableCell, colour, document, legend, opening_table, section, tiles
-from .page_plot import TimeLanes, Plot, part, share_radius
+from .page_plot import Plot, TimeLanes, part, share_radius
 from .profile_text import above, above_text, disturbance, names, number, percent, seconds, summary
 
 if TYPE_CHECKING:
