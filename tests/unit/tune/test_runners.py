@@ -165,6 +165,35 @@ def test_changed_and_repeated_messages_are_refused():
     b.close()
 
 
+def test_a_recorded_handshake_opens_nothing():
+    """What a tuner sent on one connection is refused on another, and so is what the runner itself said."""
+    a, b = socket.socketpair()
+    sent = bytearray()
+
+    class Recorder:
+        def sendall(self, data):
+            sent.extend(data)
+            b.sendall(data)
+
+        def __getattr__(self, name):
+            return getattr(b, name)
+
+    thread = threading.Thread(target=lambda: Channel(a, KEY, serves=True))
+    thread.start()
+    Channel(Recorder(), KEY, serves=False)
+    thread.join(5)
+    with serving() as (_, server):
+        for echo in (False, True):
+            with socket.create_connection(server.address, timeout=5) as stranger:
+                said = stranger.recv(len(HELLO) + NONCE, socket.MSG_WAITALL)
+                stranger.sendall(said + bytes(sent[len(said) :]) if echo else bytes(sent))
+                with contextlib.suppress(OSError):
+                    assert stranger.recv(1 << 16) == b""
+        assert server.runner.asked == []
+    a.close()
+    b.close()
+
+
 def test_damaged_requests_get_an_answer():
     host = RunnerHost()
     for request in (None, [], {"do": "measure"}, {"do": "contest", "subject": 1}, {"do": "measure", "subject": {}}):
