@@ -193,7 +193,7 @@ class Compiler:
         hints = hints_of(module)
         leave = random_operator if self.settings.random == "torch" else None
         graph = FxGraph(module, hints, self.frozen)
-        made, walk = graph.graph(trial(hints, leave))
+        made, walk = graph.graph(trial(leave))
         assert isinstance(walk, Trial)
         if walk.failed:
             self._judge(walk.failures)

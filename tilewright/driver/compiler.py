@@ -25,6 +25,7 @@ from ..support import bugs
 from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
+from ..support.files import make_folder, written
 from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
@@ -259,18 +260,10 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if stage.name in state.options.print_after or "all" in state.options.print_after:
         print(f"// ---- after {stage.name} ----\n{stage.show(state)}", file=sys.stderr)
     if state.options.dump:
-        folder = Path(state.options.dump)
-        _make_folder(folder)
+        folder = make_folder(Path(state.options.dump), "dump")
         number = [s.name for s in pipeline].index(stage.name)
         suffix = ".mlir" if stage.level in (2, 3, 5) else ".txt"
         _write_stage(stage, state, folder / f"{number:02}-{stage.name}{suffix}")
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise UsageError(f"cannot write {folder}: {e.strerror or e}", stage="dump") from None
 
 
 def _keep_reference(state: State) -> None:
@@ -279,7 +272,7 @@ def _keep_reference(state: State) -> None:
 
 
 def _write_stage(stage: Stage, state: State, path: Path) -> None:
-    try:
+    with written(path, stage.name):
         if stage.level <= 3:
             state.module.save(path)
         else:
@@ -288,8 +281,6 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
                 state.module.save(given.graph_file(path))
             if stage.level == 5 and len(state.module.constants):
                 state.module.constants.save(path.with_suffix(".constants"))
-    except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage=stage.name) from None
 
 
 def _check_stage_names(options: Options, pipeline: Sequence[Stage], start_after: str | None) -> None:

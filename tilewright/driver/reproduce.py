@@ -17,7 +17,7 @@ from ..ir.graph import Graph
 from ..ir.types import numpy_dtype
 from ..schedule.nest import Nest
 from ..schedule.parse import parse_nest
-from ..support.errors import UsageError
+from ..support.files import make_folder
 from ..tensor.alone import alone
 from ..tensor.interpret import interpret_graph
 from .bisect_kernel import Call, WrongStep, error_of
@@ -47,15 +47,6 @@ def _write(folder: Path, says: str, call: str, **arrays: Mapping[str, np.ndarray
         np.savez(folder / f"{name}.npz", **dict(values))  # type: ignore[arg-type]
 
 
-def make_folder(folder: Path) -> Path:
-    """UsageError if it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise UsageError(f"cannot write {folder}: {e.strerror or e}", stage="bisect") from None
-    return folder
-
-
 def _read(path: Path) -> dict[str, np.ndarray]:
     with np.load(path) as archive:
         return {name: archive[name] for name in archive.files}
@@ -74,7 +65,7 @@ def write_graph(
     options: Mapping[str, Any],
 ) -> None:
     """The graph before a pass (`text`, as `parse_pipeline` reads it) or before a `stage`, and the model's inputs."""
-    before.save(make_folder(folder) / "before.mlir")
+    before.save(make_folder(folder, "bisect") / "before.mlir")
     call = (
         f"of_pass(Path(__file__).parent, {text!r})"
         if text
@@ -121,7 +112,7 @@ def _lines(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) ->
 
 def write_step(folder: Path, says: str, found: WrongStep, call: Call, trace: str) -> None:
     """The nests around a step, the whole trace, the kernel's inputs and what it should give."""
-    make_folder(folder)
+    make_folder(folder, "bisect")
     for name, nest in (("before", found.nest_before), ("after", found.nest_after)):
         if nest is not None:
             (folder / f"{name}.txt").write_text(f"{nest}\n")
@@ -157,7 +148,7 @@ def _call(folder: Path, nest: Nest) -> Call:
 
 def write_kernel(folder: Path, says: str, function: ir.OpView, call: Call, options: Mapping[str, Any]) -> None:
     """A kernel alone as a fused graph, its inputs and what it should give."""
-    make_folder(folder)
+    make_folder(folder, "bisect")
     constants, fixed = ConstantTable(), set()
 
     def constant(i: int, t: ir.Type) -> str:
@@ -184,4 +175,4 @@ def of_kernel(folder: Path, options: Mapping[str, Any]) -> list[str]:
     ]
 
 
-__all__ = ["make_folder", "of_kernel", "of_nests", "of_pass", "of_stage", "write_graph", "write_kernel", "write_step"]
+__all__ = ["of_kernel", "of_nests", "of_pass", "of_stage", "write_graph", "write_kernel", "write_step"]

@@ -71,6 +71,10 @@ class Moves:
         steps = [step if i == axis else 1 for i in range(x.rank)]
         return self("slice", x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
+    def pick(self, x: Any, axis: int, at: int) -> Any:
+        """x at one position of an axis, without that dimension."""
+        return self.reshape(self.slice(x, axis, at, 1), x.shape[:axis] + x.shape[axis + 1 :])
+
     def concat(self, xs: Sequence[Any], axis: int) -> Any:
         """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
         if len(xs) == 1:

@@ -192,7 +192,7 @@ def sum_of_products(rw: Rewriter, op: ir.Operation, bias: ir.Value | None = None
     return Sum(x, w, numbers, offset, reach_of(w.numbers, axes, dtype(x.value), offset), op, channels)
 
 
-def _product_and_bias(rw: Rewriter, value: ir.Value) -> tuple[ir.Operation, ir.Value | None] | None:
+def _product_and_bias(value: ir.Value) -> tuple[ir.Operation, ir.Value | None] | None:
     """(contraction, bias) of ``conv(...)``, ``matmul(...)`` or ``matmul(...) + constant``."""
     op = defined_by(value, "conv", "matmul")
     if op is not None:
@@ -214,7 +214,7 @@ def _is_vector(value: ir.Value, out: tuple[int | None, ...]) -> bool:
 @quantizing
 def quantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
     """quantize(clip(conv(dequantize(x), dequantize(w)))) -> requantize(integer_conv(x, w)), for matmul + bias too"""
-    found = _product_and_bias(rw, value)
+    found = _product_and_bias(value)
     if found is None or not has_one_use(value):
         return None
     total = sum_of_products(rw, *found)

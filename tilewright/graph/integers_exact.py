@@ -190,7 +190,7 @@ def requantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Res
         return None
     conv = product.name == "tw.integer_conv"
     axis, axes = (1, tuple(range(1, w.ndim))) if conv else (rank - 1, (0,))
-    scales, offset = (_along(a, axis, rank, shape(value)[axis]) for a in (scale, bias))
+    scales, offset = (_along(a, axis, rank) for a in (scale, bias))
     if scales is None or offset is None or not (np.isfinite(scales) & (scales > 0)).all():
         return None
     reach = reach_of(w.astype(np.int64), axes, dtype(product.operands[0]), offset)
@@ -214,7 +214,7 @@ def _scaled(rw: Rewriter, value: ir.Value) -> tuple[np.ndarray, ir.Value]:
             return scale, value
 
 
-def _along(array: np.ndarray, axis: int, rank: int, size: Any) -> np.ndarray | None:
+def _along(array: np.ndarray, axis: int, rank: int) -> np.ndarray | None:
     """An array that broadcasts along one dimension only, as a vector (of one element for a number)."""
     full = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if any(n != 1 for i, n in enumerate(full.shape) if i != axis):

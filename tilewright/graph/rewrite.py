@@ -155,10 +155,10 @@ class Rewriter:
         array = self.array(value)
         return None if array is None else array.reshape(-1)[0].item()
 
-    def splat(self, value: ir.Value | None, limit: int = 1 << 20) -> Any:
-        """The number that every element of a constant is; None if they differ or are more than `limit`."""
+    def splat(self, value: ir.Value | None) -> Any:
+        """The number that every element of a constant is; None if they differ or are very many."""
         op = defined_by(value, "constant")
-        if op is None or not 0 < type_of(value).size <= limit:
+        if op is None or not 0 < type_of(value).size <= 1 << 20:
             return None
         flat = self.graph.constant_value(value).reshape(-1)  # type: ignore[union-attr]
         return flat[0].item() if flat[0] == flat[-1] and (flat == flat[0]).all() else None

@@ -95,7 +95,7 @@ class GridSample(Operator):
                 weight, index, outside = None, [], None
                 for p, o, s, low in zip(at, offsets, sizes, lows, strict=True):
                     base = b.unary("roundeven" if mode == "nearest" else "floor", p)
-                    i, w = base + float(o), _weight_scalar(b, mode, p - base, o)
+                    i, w = base + float(o), _weight_scalar(mode, p - base, o)
                     weight = w if weight is None or w is None else weight * w
                     if mode == "cubic" and padding == "reflection":
                         i = b.unary("trunc", _reflect_scalar(b, i, *low))
@@ -129,7 +129,7 @@ def _weight(mode, f, o):
     return near if o in (0, 1) else far
 
 
-def _weight_scalar(b, mode, f, o):
+def _weight_scalar(mode, f, o):
     if mode == "nearest":
         return None
     if mode == "linear":

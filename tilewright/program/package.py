@@ -33,7 +33,7 @@ import numpy as np
 
 from .. import __version__
 from ..support.errors import PackageError, UsageError
-from ..support.files import replacing
+from ..support.files import replacing, written
 from ..support.limits import usable_cores
 from ..support.mapped_file import MappedFile, map_file
 from ..support.mapped_file import check as check_files
@@ -103,11 +103,8 @@ def save_entries(entries: Mapping[str, Package], path: str | os.PathLike[str], *
     """Write packages of one target to one file, as `Package.save`. A constant that is the same array in several of them
     is written once, and so is equal code."""
     check_files([p.file for p in entries.values() if p.file], "package", PackageError)
-    try:
-        with replacing(path, private=private) as f:
-            _write(entries, f)
-    except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
+    with written(path, "package"), replacing(path, private=private) as f:
+        _write(entries, f)
 
 
 def write_package(package: Package, f: IO[bytes]) -> None:

@@ -5,7 +5,6 @@ The numbers are those of `targets.accelerator.layers`, whose `table` prints them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from html import escape
@@ -15,25 +14,8 @@ from ..targets.accelerator.binary import Formats, Issue
 from ..targets.accelerator.describe import HOST, CopyEngine
 from ..targets.accelerator.layers import EngineUse, LayerRun, Totals, peak
 from ..targets.accelerator.timing import EngineTime
-from .page_parts import (
-    AXIS,
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Circle,
-    LogAxis,
-    ceilings,
-    circle_names,
-    document,
-    grid,
-    part,
-    plain_table,
-    section,
-    time_axis,
-)
+from .page_parts import COLOURS, TableCell, document, legend, opening_table, plain_table, section, tiles
+from .page_plot import AXIS, Plot, TimeLanes, part, share_radius
 from .page_style import PLAIN
 from .profile_text import number, percent, seconds
 
@@ -59,11 +41,8 @@ def page(runs: Sequence[LayerRun], formats: Formats, title: str) -> str:
     chip = formats.chip
     total = Totals.of(runs, formats.listing)
     parameters = ", ".join(f"{k} {v}" for k, v in asdict(chip).items())
-    body = [
-        f"<h1>{escape(title)} on {escape(chip.name)}</h1>",
-        f"<p class='sub'>{escape(chip.doc)}; {escape(parameters)}; Tilewright {__version__}</p>",
-        _tiles(runs, total, formats),
-    ]
+    about = f"{chip.doc}; {parameters}; Tilewright {__version__}"
+    body = [_tiles(runs, total, formats)]
     if runs:
         body += [
             section("Roofline", _ROOFLINE_TEXT, roofline(runs, formats)),
@@ -71,7 +50,7 @@ def page(runs: Sequence[LayerRun], formats: Formats, title: str) -> str:
             section("Layers", _LAYERS_TEXT, layers(runs, formats)),
             section("Memories", _MEMORIES_TEXT, _memories(runs)),
         ]
-    return document(f"{title} on {chip.name}", body, PLAIN + _STYLE + _columns(formats))
+    return document(f"{title} on {chip.name}", about, body, style=PLAIN + _STYLE + _columns(formats))
 
 
 _ROOFLINE_TEXT = (
@@ -94,7 +73,7 @@ def _tiles(runs: Sequence[LayerRun], t: Totals, formats: Formats) -> str:
     time = t.cycles / formats.chip.clock
     joules = sum(t.energy.values())
     area = formats.chip.area()
-    tiles = [
+    found = [
         (f"{t.cycles:,}", "cycles", f"{len(runs)} layers"),
         (seconds(time), f"at {formats.chip.clock / 1e6:g} MHz", ""),
         (percent(t.utilization), "array in use", "work over what the fastest engine could have done"),
@@ -103,21 +82,23 @@ def _tiles(runs: Sequence[LayerRun], t: Totals, formats: Formats) -> str:
         (f"{t.host / 1e6:.3g} MB", "of the host's memory", f"{t.host / max(t.cycles, 1):.3g} bytes a cycle"),
         (f"{area:.3g} mm²" if area else "", "area, estimated", ""),
     ]
-    cells = (
-        f"<div class='tile' title='{escape(more, quote=True)}'><b>{escape(value)}</b><span>{escape(label)}</span></div>"
-        for value, label, more in tiles
-        if value
-    )
-    return f"<div class='tiles'>{''.join(cells)}</div>"
+    return tiles(found)
 
 
 def _busiest(r: LayerRun) -> EngineUse:
     return max(r.engines, key=lambda e: e.busy)
 
 
+def _colour(engine: int) -> str:
+    return f"f-{engine % COLOURS}"
+
+
 def _legend(formats: Formats) -> str:
-    items = (f"<span><i class='f-{i % 9}'></i>{escape(e)}</span>" for i, e in enumerate(formats.engines))
-    return f"<div class='legend'>{''.join(items)}</div>"
+    return legend((_colour(i), e) for i, e in enumerate(formats.engines))
+
+
+def _engine_lanes(formats: Formats) -> TimeLanes:
+    return TimeLanes(formats.engines, _LANE, _GAP)
 
 
 # ---- the roofline --------------------------------------------------------------------------------------------------
@@ -130,27 +111,17 @@ def roofline(runs: Sequence[LayerRun], formats: Formats) -> str:
     corner = most / slopes[-1][1]
     shown = sorted(enumerate(runs), key=lambda x: -x[1].cycles)  # the largest first, so that small ones stay on top
     shown = [(k, r) for k, r in shown if r.work and r.peak]
-    x = LogAxis([*[r.intensity for _, r in shown], corner / 10, 4 * corner], LEFT, WIDTH - RIGHT)
-    y = LogAxis([*[r.speed for _, r in shown], most / 100, 1.3 * most], HEIGHT - BOTTOM, TOP)
-    parts = [
-        *grid(x, y, "operations for a byte of the host's memory", "operations a cycle"),
-        *ceilings({engine: most}, slopes, x, y, "B/cycle"),
-    ]
-    total, labels = sum(r.cycles for r in runs), []
+    across = [*[r.intensity for _, r in shown], corner / 10, 4 * corner]
+    up = [*[r.speed for _, r in shown], most / 100, 1.3 * most]
+    plot = Plot(across, up, "operations for a byte of the host's memory", "operations a cycle")
+    plot.ceilings({engine: most}, slopes, "B/cycle")
+    total = sum(r.cycles for r in runs)
     for k, r in shown:
-        cx, cy = x(r.intensity), y(r.speed)
-        radius = 3.5 + 20 * math.sqrt(r.cycles / total)
-        colour = formats.engines.index(_busiest(r).name) % 9
-        top = y(r.work / _least(r, formats))
-        tip = escape(f"{r.name}: {r.cycles:,} cycles, {percent(r.utilization)} of the array; {r.bound}")
-        parts.append(
-            f"<g data-k='{k}'><line class='stem' x1='{cx:.1f}' x2='{cx:.1f}' y1='{cy:.1f}' y2='{top:.1f}'/>"
-            f"<circle class='f-{colour}' cx='{cx:.1f}' cy='{cy:.1f}' r='{radius:.1f}'/><title>{tip}</title></g>"
-        )
-        labels.append(Circle(cx, cy, radius, r.name))
-    parts += circle_names(labels[:_NAMED], labels[_NAMED:])
-    head = f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='roofline' class='roofline'>"
-    return f"{head}{''.join(parts)}</svg>{_legend(formats)}"
+        tip = f"{r.name}: {r.cycles:,} cycles, {percent(r.utilization)} of the array; {r.bound}"
+        look = (_colour(formats.engines.index(_busiest(r).name)), r.name, tip)
+        at = (r.intensity, r.speed, share_radius(r.cycles / total))
+        plot.circle(k, at, look, top=r.work / _least(r, formats))
+    return plot.drawn(_NAMED) + _legend(formats)
 
 
 def _bandwidths(formats: Formats) -> list[tuple[str, float]]:
@@ -178,41 +149,23 @@ def _least(r: LayerRun, formats: Formats) -> float:
 def timeline(runs: Sequence[LayerRun], formats: Formats) -> str:
     """All layers in a row, engines as lanes."""
     total = sum(r.cycles for r in runs) or 1
-    height = AXIS + len(formats.engines) * (_LANE + _GAP)
-    parts = [*time_axis(total, height, _cycles), *_lanes(formats)]
-    at = 0
+    lanes = _engine_lanes(formats)
+    parts, at = [], 0
     for k, r in enumerate(runs):
         boxes = []
         for i, e in enumerate(r.engines):
-            top, tall = AXIS + i * (_LANE + _GAP), _LANE * e.busy / max(r.cycles, 1)
-            boxes.append(
-                f"<rect class='f-{i % 9} shade{k % 3}' width='100%' y='{top + _LANE - tall:.1f}' height='{tall:.1f}'/>"
-            )
+            tall = _LANE * e.busy / max(r.cycles, 1)
+            place = f"y='{lanes.top(i) + _LANE - tall:.1f}' height='{tall:.1f}'"
+            boxes.append(f"<rect class='{_colour(i)} shade{k % 3}' width='100%' {place}/>")
         tip = escape(f"{r.name}: {r.cycles:,} cycles; {r.bound}")
         # the whole height takes clicks
         parts.append(
-            f"<svg data-k='{k}' x='{part(at, total)}' width='{part(r.cycles, total)}' height='{height}'>"
-            f"<rect width='100%' y='{AXIS}' height='{height - AXIS}' fill-opacity='0'/>{''.join(boxes)}"
+            f"<svg data-k='{k}' x='{part(at, total)}' width='{part(r.cycles, total)}' height='{lanes.height}'>"
+            f"<rect width='100%' y='{AXIS}' height='{lanes.height - AXIS}' fill-opacity='0'/>{''.join(boxes)}"
             f"<title>{tip}</title></svg>"
         )
         at += r.cycles
-    buttons = "".join(f"<button type='button' data-zoom='{z}'>{z}x</button>" for z in (1, 4, 16, 64))
-    return f"<div class='zoom'>{buttons}</div>{_drawing('timeline', height, parts, formats)}{_legend(formats)}"
-
-
-def _drawing(kind: str, height: int, parts: Iterable[str], formats: Formats) -> str:
-    names = "".join(
-        f"<div style='top:{AXIS + i * (_LANE + _GAP) - 3}px'>{escape(e)}</div>" for i, e in enumerate(formats.engines)
-    )
-    return (
-        f"<div class='lanes'><div class='threads'>{names}</div><div class='scroll'><svg class='{kind}' width='100%' "
-        f"height='{height}' role='img' aria-label='{kind}'>{''.join(parts)}</svg></div></div>"
-    )
-
-
-def _lanes(formats: Formats) -> Iterable[str]:
-    for i in range(len(formats.engines)):
-        yield f"<rect class='lane' x='0' width='100%' y='{AXIS + i * (_LANE + _GAP)}' height='{_LANE}'/>"
+    return lanes.drawn("timeline", total, _cycles, parts) + _legend(formats)
 
 
 def _cycles(at: float) -> str:
@@ -223,23 +176,20 @@ def instructions(r: LayerRun, formats: Formats, most: int) -> str:
     """The instructions of a layer as boxes, at most about `most` for an engine: neighbours share one where they are too
     small to be told apart. Lighter: the result is under way, nobody works on it."""
     total = max(r.cycles, 1)
-    height = AXIS + len(formats.engines) * (_LANE + _GAP)
-    parts = [*time_axis(total, height, _cycles), *_lanes(formats)]
+    lanes, parts = _engine_lanes(formats), []
     for i, name in enumerate(formats.engines):
-        top, stream = AXIS + i * (_LANE + _GAP), r.program.streams.get(name, ())
+        stream, shape = r.program.streams.get(name, ()), f"y='{lanes.top(i)}' height='{_LANE}'"
         for first, last, begin, left, end in boxes(r.timing.engines[name], total, most):
             tip = escape(_said(stream, first, last, begin, left, formats))
-            shape = f"y='{top}' height='{_LANE}'"
             tail = ""
             if first == last and end > left:
-                tail = (
-                    f"<rect class='f-{i % 9} tail' x='{part(left, total)}' width='{part(end - left, total)}' {shape}/>"
-                )
+                place = f"x='{part(left, total)}' width='{part(end - left, total)}'"
+                tail = f"<rect class='{_colour(i)} tail' {place} {shape}/>"
             parts.append(
-                f"{tail}<rect class='f-{i % 9} shade{first % 3}' x='{part(begin, total)}' "
+                f"{tail}<rect class='{_colour(i)} shade{first % 3}' x='{part(begin, total)}' "
                 f"width='{part(max(left - begin, total / 4000), total)}' {shape}><title>{tip}</title></rect>"
             )
-    return _drawing("chart", height, parts, formats)
+    return lanes.drawn("chart", total, _cycles, parts)
 
 
 def boxes(time: EngineTime, total: int, most: int) -> Iterable[tuple[int, int, int, int, int]]:
@@ -292,32 +242,22 @@ def layers(runs: Sequence[LayerRun], formats: Formats) -> str:
     """A table whose rows open."""
     copies = _copies(formats)
     heads = ["layer", "cycles", "share", "use", "floor: array", *(f"floor: {c}" for c in copies), "energy", "bound"]
-    head = "".join(f"<span role='columnheader' data-sort='{i}'>{escape(h)}</span>" for i, h in enumerate(heads))
     total = sum(r.cycles for r in runs) or 1
     most = max(min(ENGINE_BOXES, BOXES // (len(runs) * len(formats.engines))), 20)
     rows = []
     for k, r in enumerate(runs):
-        cells: list[tuple[str, float | str, float | None]] = [
-            (r.name, r.name, None),
-            (f"{r.cycles:,}", r.cycles, None),
-            (percent(r.cycles / total), r.cycles, r.cycles / total),
-            (percent(r.utilization), r.utilization, r.utilization),
-            *(
-                (f"{f:,}", f, None)
-                for f in ([r.engine(r.array).floor if r.array else 0] + [r.engine(c).floor for c in copies])
-            ),
-            (f"{r.energy / 1e3:,.1f} nJ", r.energy, None),
-            (r.bound, r.bound, None),
+        floors = [r.engine(r.array).floor if r.array else 0, *(r.engine(c).floor for c in copies)]
+        cells = [
+            TableCell(r.name, r.name),
+            TableCell(f"{r.cycles:,}", r.cycles),
+            TableCell(percent(r.cycles / total), r.cycles, r.cycles / total),
+            TableCell(percent(r.utilization), r.utilization, r.utilization),
+            *(TableCell(f"{f:,}", f) for f in floors),
+            TableCell(f"{r.energy / 1e3:,.1f} nJ", r.energy),
+            TableCell(r.bound, r.bound),
         ]
-        spans = []
-        for text, key, bar in cells:
-            style = f" style='--bar:{100 * min(max(bar, 0.0), 1.0):.1f}%' class='bar'" if bar is not None else ""
-            spans.append(f"<span data-v='{escape(str(key), quote=True)}'{style}>{escape(text)}</span>")
-        rows.append(
-            f"<details data-k='{k}'><summary class='row'>{''.join(spans)}</summary>"
-            f"<div class='more'>{_details(r, formats, most)}</div></details>"
-        )
-    return f"<div class='table'><div class='row head'>{head}</div>{''.join(rows)}</div>"
+        rows.append((k, cells, _details(r, formats, most)))
+    return opening_table(heads, rows)
 
 
 def _details(r: LayerRun, formats: Formats, most: int) -> str:

@@ -25,8 +25,6 @@ EXTRAS = {
     "vulkan": (("wgpu",), "the target vulkan"),
     "demo": (("onnxruntime", "scikit-learn"), "make demo"),
 }
-#: extras of those who work on Tilewright, which make installs
-DEVELOPERS = ("models", "bench", "zoo", "fuzz", "rtl", "docs", "gpu-tests", "dev")
 
 
 def examine() -> Iterator[Check]:

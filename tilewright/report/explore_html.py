@@ -7,31 +7,15 @@ The numbers are those of `targets.accelerator.designs`; `explore_text` prints th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 
 from .. import __version__
 from ..targets.accelerator.designs import Design, DesignMeasurement, Exploration, shown
 from .explore_text import area, bottleneck, energy
-from .page_parts import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Circle,
-    LogAxis,
-    circle_names,
-    document,
-    grid,
-    plain_table,
-    section,
-)
+from .page_parts import COLOURS, TableCell, colour, document, legend, opening_table, plain_table, section, tiles
+from .page_plot import Plot
 from .page_style import PLAIN
 from .profile_text import percent, seconds
 
-#: colours for bottlenecks; those that are rarer share one
-_COLOURS = 9
 _RADIUS = 6.0
 
 _STYLE = """
@@ -61,15 +45,13 @@ def page(e: Exploration) -> str:
     >>> page(found).splitlines()[0]
     '<!DOCTYPE html>'
     """
-    title = f"Designs of {e.chip}"
-    body = [f"<h1>{escape(title)}</h1>", f"<p class='sub'>{escape(_told(e))}</p>"]
-    if e.interrupted:
-        body.append("<p class='warning'>The exploration was interrupted: designs are missing.</p>")
+    body: list[str] = []
     if e.measured:
         body += [_tiles(e), *_charts(e), section("Designs", _TABLE_TEXT, _table(e))]
     if e.refused:
         body.append(section("Refused", "Designs that cannot be, and why.", _refused(e)))
-    return document(title, body, PLAIN + _STYLE + _columns(e))
+    warning = "The exploration was interrupted: designs are missing." if e.interrupted else ""
+    return document(f"Designs of {e.chip}", _told(e), body, warning=warning, style=PLAIN + _STYLE + _columns(e))
 
 
 def _told(e: Exploration) -> str:
@@ -81,18 +63,14 @@ def _tiles(e: Exploration) -> str:
     fast = min(e.measured, key=lambda d: d.seconds)
     frugal = min(e.measured, key=lambda d: d.energy)
     small = min(e.measured, key=lambda d: d.area)
-    tiles = [
+    found = [
         (str(len(e.measured)), "designs", f"{len(e.refused)} refused"),
         (str(sum(e.front)), "on the front", "none is better in time, energy and area together"),
         (seconds(fast.seconds), "the fastest", fast.text),
         (energy(frugal.energy), "the least energy", frugal.text),
         *([(area(small.area), "the smallest", small.text)] if small.area else []),
     ]
-    cells = (
-        f"<div class='tile' title='{escape(more, quote=True)}'><b>{escape(value)}</b><span>{escape(label)}</span></div>"
-        for value, label, more in tiles
-    )
-    return f"<div class='tiles'>{''.join(cells)}</div>"
+    return tiles(found)
 
 
 # ---- the charts ----------------------------------------------------------------------------------------------------
@@ -109,27 +87,16 @@ def _charts(e: Exploration) -> Iterable[str]:
 
 def chart(e: Exploration, across: Callable[[Design], float], across_is: str) -> str:
     """A number of each design, which must be positive, against its time, log-log."""
-    x = LogAxis([across(d) for d in e.measured], LEFT, WIDTH - RIGHT)
-    y = LogAxis([1e3 * d.seconds for d in e.measured], HEIGHT - BOTTOM, TOP)
     mean = "milliseconds" if len(e.models) == 1 else "milliseconds, geometric mean of the models"
+    plot = Plot([across(d) for d in e.measured], [1e3 * d.seconds for d in e.measured], across_is, mean)
     order = _bottlenecks(e)
     line = e.front_of(across, lambda d: d.seconds)
-    parts = [*grid(x, y, across_is, mean), _steps([(x(across(d)), y(1e3 * d.seconds)) for d in line])]
-    labels = []
+    plot.parts.append(_steps([(plot.x(across(d)), plot.y(1e3 * d.seconds)) for d in line]))
     for k, (d, on_front) in enumerate(zip(e.measured, e.front, strict=True)):
-        cx, cy = x(across(d)), y(1e3 * d.seconds)
         tip = f"{d.text}: {seconds(d.seconds)}, {energy(d.energy)}, {area(d.area)}; {bottleneck(d)}"
-        parts.append(
-            f"<g data-k='{k}' class='{'on' if on_front else 'off'}'><circle class='{_colour(order, d)}' "
-            f"cx='{cx:.1f}' cy='{cy:.1f}' r='{_RADIUS}'/><title>{escape(tip)}</title></g>"
-        )
-        if d in line:
-            labels.append(Circle(cx, cy, _RADIUS, d.text))
-    parts += circle_names(labels)
-    return (
-        f"<svg class='roofline' viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{escape(across_is)}'>"
-        f"{''.join(parts)}</svg>{_legend(order)}"
-    )
+        look = (colour(order.index(d.bottleneck[0])), d.text if d in line else "", tip)
+        plot.circle(k, (across(d), 1e3 * d.seconds, _RADIUS), look, kind="on" if on_front else "off")
+    return plot.drawn(label=across_is) + _legend(order)
 
 
 def _steps(corners: Sequence[tuple[float, float]]) -> str:
@@ -148,20 +115,12 @@ def _bottlenecks(e: Exploration) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda n: -names.count(n))
 
 
-def _colour(order: Sequence[str], d: Design) -> str:
-    at = order.index(d.bottleneck[0])
-    return f"f-{at}" if at < _COLOURS else "f-rest"
-
-
 def _legend(order: Sequence[str]) -> str:
-    items = [f"<span><i class='f-{i}'></i>{escape(name)}</span>" for i, name in enumerate(order[:_COLOURS])]
-    items += ["<span><i class='f-rest'></i>others</span>"] if len(order) > _COLOURS else []
-    return f"<div class='legend'>{''.join(items)}</div>"
+    shown = [(colour(i), name) for i, name in enumerate(order[:COLOURS])]
+    return legend(shown + ([("f-rest", "others")] if len(order) > COLOURS else []))
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------
-
-Cell = tuple[str, float | str]
 
 
 def _columns(e: Exploration) -> str:
@@ -176,26 +135,22 @@ def _columns(e: Exploration) -> str:
 
 def _table(e: Exploration) -> str:
     heads = [*e.varied, *e.models, "relative", "energy", "area", "use", "front", "bottleneck"]
-    head = "".join(f"<span role='columnheader' data-sort='{i}'>{escape(h)}</span>" for i, h in enumerate(heads))
     order = sorted(range(len(e.measured)), key=lambda k: e.measured[k].seconds)
-    return f"<div class='table'><div class='row head'>{head}</div>{''.join(_row(e, k) for k in order)}</div>"
+    return opening_table(heads, ((k, _cells(e, k), _details(e, e.measured[k])) for k in order))
 
 
-def _row(e: Exploration, k: int) -> str:
+def _cells(e: Exploration, k: int) -> list[TableCell]:
     d, relative = e.measured[k], e.measured[k].seconds / e.best
-    cells: list[Cell] = [
-        *((shown(d.parameters[name]), d.parameters[name]) for name in e.varied),
-        *((seconds(m.seconds), m.seconds) for m in d.models),
-        (f"{relative:.2f}", relative),
-        (energy(d.energy), d.energy),
-        (area(d.area), d.area),
-        (percent(d.use), d.use),
-        ("yes" if e.front[k] else "", int(e.front[k])),
-        (bottleneck(d), d.bottleneck[0]),
+    return [
+        *(TableCell(shown(d.parameters[name]), d.parameters[name]) for name in e.varied),
+        *(TableCell(seconds(m.seconds), m.seconds) for m in d.models),
+        TableCell(f"{relative:.2f}", relative),
+        TableCell(energy(d.energy), d.energy),
+        TableCell(area(d.area), d.area),
+        TableCell(percent(d.use), d.use),
+        TableCell("yes" if e.front[k] else "", int(e.front[k])),
+        TableCell(bottleneck(d), d.bottleneck[0]),
     ]
-    spans = "".join(f"<span data-v='{escape(str(key), quote=True)}'>{escape(text)}</span>" for text, key in cells)
-    more = f"<div class='more'>{_details(e, d)}</div>"
-    return f"<details data-k='{k}'><summary class='row'>{spans}</summary>{more}</details>"
 
 
 def _details(e: Exploration, d: Design) -> str:

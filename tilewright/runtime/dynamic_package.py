@@ -21,8 +21,7 @@ from ..program.package import Package
 from ..program.program import Program, align_up
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
-from ..support.errors import UsageError
-from ..support.files import replacing
+from ..support.files import replacing, written
 from ..support.mapped_file import MappedFile
 from ..targets import base
 from .executable import Executable
@@ -78,11 +77,8 @@ def save(executable: DynamicExecutable, path: str | os.PathLike[str]) -> None:
     with executable.staged.lock:
         writer = _Writer(executable)
         manifest = writer.manifest()
-    try:
-        with replacing(path) as f:
-            writer.write(f, manifest)
-    except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage="package") from None
+    with written(path, "package"), replacing(path) as f:
+        writer.write(f, manifest)
 
 
 class _Writer:

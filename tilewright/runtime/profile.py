@@ -231,7 +231,6 @@ def make_profile(
     inputs: Mapping[str, Any] | Sequence[Any],
     repeats: int,
     *,
-    remeasure: bool = False,
     counted: bool = True,
 ) -> Profile:
     """Run an executable `repeats` times with time stamps; see `Executable.profile`. `counted`: what the compiler
@@ -239,7 +238,7 @@ def make_profile(
     check_repeats(repeats)
     target, package = base.recorded(executable.package.target), executable.package
     lines = executable.timelines(inputs, repeats)
-    limits = ceilings(target, executable.threads, again=remeasure) if isinstance(target, Measurable) else None
+    limits = ceilings(target, executable.threads) if isinstance(target, Measurable) else None
     facts = {k["symbol"]: k for k in package.report.get("kernels", ()) if "symbol" in k}
     if not counted:
         facts = {s: {k: v for k, v in about.items() if k not in COUNTED} for s, about in facts.items()}

@@ -183,7 +183,7 @@ class Interpreter:
         for i in range(trip):
             self.stmt(s.body, {**env, s.var: np.asarray(i)})
         if trip <= 0:
-            self.initialize_empty(s, env)
+            self.initialize_empty(s)
 
     def most(self, chain: list[For], env: Env) -> int:
         """An upper bound of the iterations of nested loops."""
@@ -197,7 +197,7 @@ class Interpreter:
             ranges[f.var] = (0, max(limit[1] - 1, 0))
         return total
 
-    def initialize_empty(self, s: For, env: Env) -> None:
+    def initialize_empty(self, s: For) -> None:
         """A reduction over no iterations leaves the initial value."""
         for x in stores(s.body):
             if s.var in x.reduction:

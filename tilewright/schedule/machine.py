@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from ..graph.machine_costs import GridCosts, ImageCosts, RegionCosts, SumTile, WinogradCosts
 from ..support.dtypes import LOOP_TYPES
+from ..support.errors import PackageError
 from .device_costs import DeviceCosts, of_processor
 from .machine_instructions import (
     BulkCopy,
@@ -505,8 +506,11 @@ class Machine:
 
     @classmethod
     def from_json(cls: type[M], data: dict[str, Any]) -> M:
-        """The inverse of `to_json`."""
-        return cls(**data)
+        """The inverse of `to_json`; PackageError for fields of another version."""
+        try:
+            return cls(**data)
+        except TypeError:
+            raise PackageError("the package describes no machine that this version knows", stage="load") from None
 
 
 _THREADS = Axis("thread")

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from .errors import UsageError
+
 try:
     import fcntl
 except ImportError:  # Windows, where an open file cannot be deleted: no lock is needed
@@ -58,6 +60,29 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written(path: str | os.PathLike[str], stage: str) -> Iterator[None]:
+    """An OSError in here is a UsageError of a stage: the place cannot be written.
+
+    >>> with written("/", "dump"):
+    ...     raise PermissionError(13, "Permission denied")
+    Traceback (most recent call last):
+    tilewright.support.errors.UsageError: cannot write /: Permission denied
+      stage: dump
+    """
+    try:
+        yield
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror or e}", stage=stage) from None
+
+
+def make_folder(folder: Path, stage: str) -> Path:
+    """The folder, made if it is not there; UsageError of a stage if it cannot be."""
+    with written(folder, stage):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _existing(path: Path) -> os.stat_result | None:

@@ -85,11 +85,11 @@ def _nest(path: tuple[Stmt, ...]) -> list[For]:
     return [s for s in path if isinstance(s, For)]
 
 
-def _trip(f: For, ranges: Ranges | None = None) -> int:
+def _trip(f: For, ranges: Ranges) -> int:
     """Iterations of a loop, at most."""
     if f.trip is not None:
         return max(f.trip, 1)
-    limit = bounds(f.extent, ranges or {})
+    limit = bounds(f.extent, ranges)
     return max(limit[1], 1) if limit else 1
 
 

@@ -51,7 +51,6 @@ class Search:
         self._all: list[Candidate] | None = None
         self.seen |= {self.space.default.key, self.space.default.digest}
         self.ranked.append((1.0, self.space.default))
-        self.exhausted = False
         self._forks = self.space.forks() if self.model is not None else iter(())
 
     # ---- what is known ----
@@ -123,7 +122,6 @@ class Search:
             if len(chosen) >= count:
                 break
             self._take(self.space.sample(self.rng), chosen)
-        self.exhausted = not chosen
         return chosen
 
     def _scores(self, candidates: list[Candidate]) -> np.ndarray:
@@ -156,7 +154,6 @@ class Search:
             if len(chosen) >= count:
                 break
             self._take(c, chosen)
-        self.exhausted = not chosen
 
     def _breed(self, count: int) -> list[Candidate]:
         """New candidates near the best ones."""

@@ -1,17 +1,18 @@
 """The protocol of `tilewright runner`: JSON messages over TCP, authenticated with a key that both sides have.
 
-    runner -> {"tilewright-runner": 1, "nonce": a}
-    tuner  -> {"nonce": b, "proof": HMAC(key, "tuner" a b)}
-    runner -> {"proof": HMAC(key, "runner" a b)}
+Each side sends `HELLO` and 32 random bytes. Both make the key of this connection from them and the key that they share.
+From then on every message is its length (4 bytes), the HMAC-SHA256 of its direction, number and text under the
+connection's key, and the text. The first message of each side, the tuner's before the runner's, says nothing: its HMAC
+shows that its sender has the key. A message that was changed, repeated or left out ends the connection, and none is
+read as JSON before its HMAC is right. Nothing is encrypted: kernels can be read by who listens. Only JSON is read from
+the network, never objects of Python.
 
-After that every message is its length (4 bytes), the HMAC-SHA256 of its direction, number and text under a key of this
-connection, and the text. A message that was changed, repeated or left out ends the connection. Nothing is encrypted:
-kernels can be read by who listens. Only JSON is read from the network, never objects of Python."""
+`multiprocessing.connection` proves the key when a connection begins and trusts what comes after it. Here that is native
+code to run, so every message is authenticated, and a partner that stops within one must not hold the other up."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import json
 import secrets
@@ -25,9 +26,11 @@ from ..support.errors import UsageError
 from ..support.options import get
 from .remote_runners import Lost, RunnerHost
 
-VERSION = 1
-#: bytes of one message, and of one before the other side has proved itself
-LIMIT, GREETING = 64 << 20, 1024
+VERSION = 2
+#: what each side begins with, and the random bytes after it
+HELLO, NONCE = b"tilewright-runner %d\n" % VERSION, 32
+#: bytes of an HMAC; of one message, and of one before the other side has proved itself
+SEAL, LIMIT, GREETING = 32, 64 << 20, 64
 #: seconds for the handshake, and for the answer to a request
 HANDSHAKE, PATIENCE = 10.0, 1800.0
 KEY_BYTES = 16
@@ -59,68 +62,57 @@ class Channel:
     def __init__(self, connection: socket.socket, key: bytes, *, serves: bool) -> None:
         self.connection = connection
         self.sent = self.received = 0
-        self.session = b""
         self.mine, self.theirs = (b"runner", b"tuner") if serves else (b"tuner", b"runner")
         connection.settimeout(HANDSHAKE)
+        nonce = secrets.token_bytes(NONCE)
+        connection.sendall(HELLO + nonce)
+        hello = self._exactly(len(HELLO) + NONCE)
+        if not hello.startswith(HELLO):
+            raise Refused(f"it does not speak version {VERSION} of the protocol of runners")
+        other = hello[len(HELLO) :]
+        nonces = nonce + other if serves else other + nonce
+        self.session = hmac.digest(key, HELLO + nonces, "sha256")
         if serves:
-            own = secrets.token_hex(16)
-            self._write(json.dumps({"tilewright-runner": VERSION, "nonce": own}).encode())
-            hello = self._greeting()
-            both = f"{own} {_nonce(hello)}".encode()
-            if not hmac.compare_digest(str(hello.get("proof")), _proof(key, b"tuner", both)):
-                raise Refused("the key is wrong")
-            self._write(json.dumps({"proof": _proof(key, b"runner", both)}).encode())
+            self._receive(GREETING, "the key is wrong")
+            self.send(None)
         else:
-            hello = self._greeting()
-            if hello.get("tilewright-runner") != VERSION:
-                raise Refused(f"it is no runner of protocol version {VERSION}")
-            own = secrets.token_hex(16)
-            both = f"{_nonce(hello)} {own}".encode()
-            self._write(json.dumps({"nonce": own, "proof": _proof(key, b"tuner", both)}).encode())
+            self.send(None)
             try:
-                answer = self._greeting()
+                self._receive(GREETING, "the runner does not have the key")
             except EOFError:
                 raise Refused("the key is wrong") from None
-            if not hmac.compare_digest(str(answer.get("proof")), _proof(key, b"runner", both)):
-                raise Refused("the runner does not have the key")
-        self.session = hmac.new(key, b"session " + both, hashlib.sha256).digest()
         connection.settimeout(PATIENCE)
 
     # ---- messages ----
 
     def send(self, message: object) -> None:
         text = json.dumps(message).encode()
-        self._write(self._seal(self.mine, self.sent, text) + text)
+        data = self._seal(self.mine, self.sent, text) + text
+        if len(data) > LIMIT:
+            raise Refused(f"a message of {len(data)} bytes is too long")
+        self.connection.sendall(struct.pack("<I", len(data)) + data)
         self.sent += 1
 
     def receive(self) -> Any:
         """The next message; EOFError if the connection has ended, Refused if it is not authentic."""
-        data = self._read(LIMIT)
-        seal, text = data[:32], data[32:]
-        if not hmac.compare_digest(seal, self._seal(self.theirs, self.received, text)):
-            raise Refused("a message is not authentic")
-        self.received += 1
-        return _parse(text)
+        return self._receive(LIMIT, "a message is not authentic")
 
-    def _seal(self, who: bytes, number: int, text: bytes) -> bytes:
-        return hmac.new(self.session, who + struct.pack("<Q", number) + text, hashlib.sha256).digest()
-
-    def _greeting(self) -> dict[str, Any]:
-        found = _parse(self._read(GREETING))
-        if not isinstance(found, dict):
-            raise Refused("the greeting is no object")
-        return found
-
-    def _write(self, data: bytes) -> None:
-        if len(data) > LIMIT:
-            raise Refused(f"a message of {len(data)} bytes is too long")
-        self.connection.sendall(struct.pack("<I", len(data)) + data)
-
-    def _read(self, limit: int) -> bytes:
+    def _receive(self, limit: int, forged: str) -> Any:
         (length,) = struct.unpack("<I", self._exactly(4))
         if length > limit:
             raise Refused(f"a message of {length} bytes is too long")
-        return self._exactly(length)
+        data = self._exactly(length)
+        seal, text = data[:SEAL], data[SEAL:]
+        if not hmac.compare_digest(seal, self._seal(self.theirs, self.received, text)):
+            raise Refused(forged)
+        self.received += 1
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise Refused("a message is no JSON") from None
+
+    def _seal(self, who: bytes, number: int, text: bytes) -> bytes:
+        return hmac.digest(self.session, who + struct.pack("<Q", number) + text, "sha256")
 
     def _exactly(self, count: int) -> bytes:
         parts = []
@@ -135,24 +127,6 @@ class Channel:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.connection.close()
-
-
-def _nonce(message: dict[str, Any]) -> str:
-    nonce = message.get("nonce")
-    if not isinstance(nonce, str) or len(nonce) != 32:
-        raise Refused("the greeting has no nonce")
-    return nonce
-
-
-def _proof(key: bytes, who: bytes, nonces: bytes) -> str:
-    return hmac.new(key, who + b" " + nonces, hashlib.sha256).hexdigest()
-
-
-def _parse(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise Refused("a message is no JSON") from None
 
 
 # ---- the tuner's side ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import random
 import re
 
-from tilewright.report.page_parts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Circle, circle_names
+from tilewright.report.page_plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Circle, circle_names
 from tilewright.report.profile_text import above_text
 from tilewright.runtime.profile import ProfileEntry
 

@@ -25,7 +25,7 @@ from tilewright.tune.measure import Died, NoRunners
 from tilewright.tune.remote_runners import Lost, RunnerHost, RunnerPool, connect
 from tilewright.tune.space import Space
 from tilewright.tune.tasks import task_of
-from tilewright.tune.wire import Channel, Refused, Server, TcpLink, connect_to, key_from
+from tilewright.tune.wire import HELLO, NONCE, SEAL, Channel, Refused, Server, TcpLink, connect_to, key_from
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = b"a key that both sides have"
@@ -98,9 +98,7 @@ def test_a_false_runner_is_found_out():
     def pretend():
         connection, _ = listener.accept()
         with connection:
-            for message in ({"tilewright-runner": 1, "nonce": "0" * 32}, {"proof": "0" * 64}):
-                data = json.dumps(message).encode()
-                connection.sendall(struct.pack("<I", len(data)) + data)
+            connection.sendall(HELLO + b"0" * NONCE + struct.pack("<I", SEAL + 4) + b"0" * SEAL + b"null")
             connection.recv(1 << 16)
 
     thread = threading.Thread(target=pretend, daemon=True)
@@ -115,10 +113,11 @@ def test_a_false_runner_is_found_out():
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack("<I", 1 << 31),
-        struct.pack("<I", 5) + b"[1,2]",
-        struct.pack("<I", 9) + b"not json!",
-        struct.pack("<I", 100) + b'{"nonce": "' + b"0" * 32 + b'", "proof": 7}' + b" " * 45,
+        HELLO.replace(b"2", b"1") + b"0" * NONCE,
+        HELLO + b"0" * NONCE + struct.pack("<I", 1 << 31),
+        HELLO + b"0" * NONCE + struct.pack("<I", 5) + b"[1,2]",
+        HELLO + b"0" * NONCE + struct.pack("<I", SEAL + 4) + b"0" * SEAL + b"null",
+        HELLO + b"0" * NONCE,
         b"",
     ],
 )
@@ -150,18 +149,47 @@ def test_changed_and_repeated_messages_are_refused():
     tuner.send({"n": 1})
     assert runner.receive() == {"n": 1}
     text = json.dumps({"n": 2}).encode()
-    frame = tuner._seal(b"tuner", 1, text) + text
+    frame = tuner._seal(b"tuner", tuner.sent, text) + text
     b.sendall(struct.pack("<I", len(frame)) + frame)
     assert runner.receive() == {"n": 2}
     b.sendall(struct.pack("<I", len(frame)) + frame)  # again
     with pytest.raises(Refused, match="not authentic"):
         runner.receive()
     runner, tuner, a, b = _pair()
-    changed = bytearray(tuner._seal(b"tuner", 0, text) + text)
+    changed = bytearray(tuner._seal(b"tuner", tuner.sent, text) + text)
     changed[-2] ^= 1
     b.sendall(struct.pack("<I", len(changed)) + bytes(changed))
     with pytest.raises(Refused, match="not authentic"):
         runner.receive()
+    a.close()
+    b.close()
+
+
+def test_a_recorded_handshake_opens_nothing():
+    """What a tuner sent on one connection is refused on another, and so is what the runner itself said."""
+    a, b = socket.socketpair()
+    sent = bytearray()
+
+    class Recorder:
+        def sendall(self, data):
+            sent.extend(data)
+            b.sendall(data)
+
+        def __getattr__(self, name):
+            return getattr(b, name)
+
+    thread = threading.Thread(target=lambda: Channel(a, KEY, serves=True))
+    thread.start()
+    Channel(Recorder(), KEY, serves=False)
+    thread.join(5)
+    with serving() as (_, server):
+        for echo in (False, True):
+            with socket.create_connection(server.address, timeout=5) as stranger:
+                said = stranger.recv(len(HELLO) + NONCE, socket.MSG_WAITALL)
+                stranger.sendall(said + bytes(sent[len(said) :]) if echo else bytes(sent))
+                with contextlib.suppress(OSError):
+                    assert stranger.recv(1 << 16) == b""
+        assert server.runner.asked == []
     a.close()
     b.close()
 

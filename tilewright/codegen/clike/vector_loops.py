@@ -108,7 +108,7 @@ class VectorLoops(ExprWriter):
                 if turns:
                     self.store(Store(tuple(own), s.body.block))
                 else:
-                    made.append([self.lane_value(t, n) for t, n in zip(own, wide, strict=True)])
+                    made.append([self.lane_value(t) for t in own])
         for j, n in enumerate(wide if not turns else ()):
             self.write_lanes([m[j] for m in made], s, n)
         self.memo.pop()
@@ -138,7 +138,7 @@ class VectorLoops(ExprWriter):
         """A target with what was read for lane i in place of its loads."""
         return Target(t.buffer, t.indices, map_loads(t.value, lambda x: found[x][i] if x in found else x))
 
-    def lane_value(self, t: Target, width: int) -> tuple[Target, str, Expr]:
+    def lane_value(self, t: Target) -> tuple[Target, str, Expr]:
         """A lane's value, which has a name where it becomes a part of a vector."""
         value = self.bound(t.value)
         self.uses = {}

@@ -45,6 +45,8 @@ class Expressions:
         return found
 
     def _emit(self, e: Expr, memo: dict[int, Value]) -> Value:
+        if isinstance(e, _Leaf):
+            return Value(e.name, e.dtype, e.width)
         if e.dtype == "index":
             return self.at.index(e)
         if isinstance(e, Const):
@@ -56,6 +58,8 @@ class Expressions:
         assert isinstance(e, Op)
         if e.op == "guard":
             return self.guard(e)
+        if e.op == "seldom":
+            return self.seldom(e, memo)
         if e.op in self.operations:
             return self.operations[e.op](e, lambda a: self._expr(a, memo))
         return self.apply(e, [self._expr(a, memo) for a in e.args])
@@ -70,44 +74,23 @@ class Expressions:
             else:
                 expanded = expand(e.op, leaves, e.dtype, tables=tables)
             if expanded is not None:
-                return self.expanded(expanded, {})
+                return self._expr(expanded, {})
         # beside a constant, which of two zeros is larger may stay open: then x86 needs one instruction instead of four
         free = e.op in ("maximumf", "minimumf") and any(isinstance(a, Const) for a in e.args)
-        return self._machine(e, args, " fastmath<nsz>" if free else "")
-
-    def _machine(self, e: Op, args: list[Value], flags: str = "") -> Value:
         if e.op.startswith("cmp"):
             return self.text.compare(e, args)
-        return self.text.elementwise(("arith." if e.op in ARITH else "math.") + e.op, args, e.dtype, flags)
-
-    def expanded(self, e: Expr, memo: dict[int, Value]) -> Value:
-        """Emit an expansion whose leaves are already emitted."""
-        found = memo.get(id(e))
-        if found is None:
-            if isinstance(e, _Leaf):
-                found = Value(e.name, e.dtype, e.width)
-            elif isinstance(e, Const):
-                found = Value(self.text.const(e.value, e.dtype), e.dtype)
-            else:
-                assert isinstance(e, Op)
-                if e.op == "seldom":
-                    found = self.seldom(e, memo)
-                elif e.op in self.operations:
-                    found = self.operations[e.op](e, lambda a: self.expanded(a, memo))
-                else:
-                    found = self._machine(e, [self.expanded(a, memo) for a in e.args])
-            memo[id(e)] = found
-        return found
+        name, flags = ("arith." if e.op in ARITH else "math.") + e.op, " fastmath<nsz>" if free else ""
+        return self.text.elementwise(name, args, e.dtype, flags)
 
     def seldom(self, e: Op, memo: dict[int, Value]) -> Value:
         """seldom(c, x, y): x where c holds, else y; x is only computed if c holds in one lane or more."""
-        cond, y = self.expanded(e.args[0], memo), self.expanded(e.args[2], memo)
+        cond, y = self._expr(e.args[0], memo), self._expr(e.args[2], memo)
         some = cond.ssa
         if cond.width:
             some = self.text.op(f"vector.reduction <or>, {cond.ssa} : vector<{cond.width}xi1> into i1")
 
         def there() -> Value:
-            x = self.expanded(e.args[1], dict(memo))
+            x = self._expr(e.args[1], dict(memo))
             return self.text.elementwise("arith.select", [cond, x, y], e.dtype)
 
         return self.text.branch(some, self.text.region(there), ([], y))

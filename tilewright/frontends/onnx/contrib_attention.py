@@ -30,17 +30,6 @@ def plus(n, x, y):
     return x if y is None else y if x is None else n("add", x, y)
 
 
-def sliced(n, x, axis, start, size):
-    starts = tuple(start if i == axis else 0 for i in range(x.rank))
-    return n(
-        "slice",
-        x,
-        starts=starts,
-        sizes=tuple(size if i == axis else d for i, d in enumerate(x.shape)),
-        steps=(1,) * x.rank,
-    )
-
-
 def key_mask(n, mask, batch, queries, keys, dtype, low):
     """The mask of Attention and MultiHeadAttention as something to add to scores [B, H, Sq, Sk].
 
@@ -68,7 +57,7 @@ def key_mask(n, mask, batch, queries, keys, dtype, low):
     elif mask.rank == 3:
         keep = n.reshape(keep, (mask.shape[0], 1, *mask.shape[1:]))
     elif mask.rank == 4:  # the rows of the last queries
-        keep = sliced(n, sliced(n, keep, 2, keys - queries, queries), 3, 0, keys)
+        keep = n.slice(n.slice(keep, 2, keys - queries, queries), 3, 0, keys)
     return blocked(n, keep, dtype, low)
 
 
@@ -141,8 +130,8 @@ def multi_head_attention(n, q, k=None, v=None, bias=None, padding=None, scores=N
 def rotate(n, x, cos, sin, interleaved, width=0):
     """x [B, H, S, D] rotated by tables [B, 1, S, W / 2] over its first W elements (0: all)."""
     width = width or x.shape[3]
-    rest = sliced(n, x, 3, width, x.shape[3] - width) if width < x.shape[3] else None
-    x = sliced(n, x, 3, 0, width) if rest is not None else x
+    rest = n.slice(x, 3, width, x.shape[3] - width) if width < x.shape[3] else None
+    x = n.slice(x, 3, 0, width) if rest is not None else x
     half = width // 2
     if interleaved:
         pairs = n.reshape(x, (*x.shape[:3], half, 2))
@@ -297,7 +286,7 @@ def capped(n, q, k, v, bias, cap, sink):
         column = n.expand(n.reshape(n.cast(sink, "f32"), (1, heads, 1, 1)), (batch, heads, length, 1))
         scores = n.concat([scores, column], 3)
     weights = n.cast(n("softmax", scores, axis=3), dtype)
-    weights = sliced(n, weights, 3, 0, keys) if sink is not None else weights
+    weights = n.slice(weights, 3, 0, keys) if sink is not None else weights
     out = n("matmul", n.reshape(weights, (batch, shared, each * length, keys)), v)
     return n.reshape(out, (batch, heads, length, v.shape[3]))
 

@@ -21,14 +21,7 @@ def unpack(n, x, bits, size):
     parts = [x if not i else n("shift_right", x, bits * i) for i in range(each)]
     wide = n.concat([n.unsqueeze(n("and", p, (1 << bits) - 1), x.rank) for p in parts], x.rank)
     flat = n.reshape(wide, (*x.shape[:-1], x.shape[-1] * each))
-    return first_of(n, flat, size)
-
-
-def first_of(n, x, size):
-    """The first `size` positions of the last dimension."""
-    if x.shape[-1] == size:
-        return x
-    return n("slice", x, starts=(0,) * x.rank, sizes=(*x.shape[:-1], size), steps=(1,) * x.rank)
+    return n.slice(flat, flat.rank - 1, 0, size)
 
 
 @onnx_op("MatMulNBits", since=1, domain=MS)
@@ -81,7 +74,10 @@ def dequantized_product(n, x, packed, scales, zero, order, sizes):
     blocks = -(-k // block)
     weights = unpack(n, n.reshape(packed, (columns, blocks, block * bits // 8)), bits, block)
     if order is not None:
-        weights, order = first_of(n, n.reshape(weights, (columns, blocks * block)), k), first_of(n, order, k)
+        weights, order = (
+            n.slice(n.reshape(weights, (columns, blocks * block)), 1, 0, k),
+            n.slice(order, order.rank - 1, 0, k),
+        )
 
     def spread(t):
         t = n.cast(t, x.dtype)
@@ -89,7 +85,7 @@ def dequantized_product(n, x, packed, scales, zero, order, sizes):
 
     centre = float(1 << bits - 1) if zero is None else spread(zero)
     weights = n("mul", n("sub", n.cast(weights, x.dtype), centre), spread(scales))
-    weights = first_of(n, n.reshape(weights, (columns, weights.type.size // columns)), k)
+    weights = n.slice(n.reshape(weights, (columns, weights.type.size // columns)), 1, 0, k)
     return n("matmul", x, n.transpose(weights, (1, 0)))
 
 

@@ -65,15 +65,11 @@ def _places(n, tokens, ends, past):
     if count == 1:
         sequence = n.constant(np.zeros(tokens, np.int64))
     else:
-        after = n("greater_equal", n.reshape(number, (tokens, 1)), n.reshape(_inner(n, first, count), (1, count - 1)))
+        inner = n.slice(first, 0, 1, count - 1)  # where the sequences but the first one begin
+        after = n("greater_equal", n.reshape(number, (tokens, 1)), n.reshape(inner, (1, count - 1)))
         sequence = n("reduce_sum", n.cast(after, "i64"), axes=(1,), keepdims=False)
     own = n("sub", number, n("gather", first, sequence, axis=0))
     return sequence, n("add", own, n("gather", n.cast(past, "i64"), sequence, axis=0))
-
-
-def _inner(n, ends, count):
-    """Where the sequences but the first one begin."""
-    return n("slice", ends, starts=(1,), sizes=(count - 1,), steps=(1,))
 
 
 def _slots(n, own, place, length):

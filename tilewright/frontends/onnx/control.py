@@ -104,11 +104,11 @@ def scan_batch(n, lengths, *operands):
     sizes = [steps] * batch if lengths is None else n.ints(lengths, "sequence_lens")
     results: list[list] = [[] for _ in body.output]
     for b in range(batch):
-        state = [pick(n, x, b, 0) for x in operands[:states]]
-        xs = [pick(n, x, b, 0) for x in operands[states:]]
+        state = [n.pick(x, 0, b) for x in operands[:states]]
+        xs = [n.pick(x, 0, b) for x in operands[states:]]
         scans: list[list] = [[] for _ in body.output[states:]]
         for i in range(sizes[b]):
-            items = [pick(n, x, sizes[b] - 1 - i if back else i, 0) for x, back in zip(xs, backwards, strict=True)]
+            items = [n.pick(x, 0, sizes[b] - 1 - i if back else i) for x, back in zip(xs, backwards, strict=True)]
             found = n.importer.subgraph(body, [*state, *items], n.scope, batch * steps)
             if any(isinstance(r, Poison) for r in found):
                 return [found[0]] * len(n.proto.output)
@@ -139,7 +139,9 @@ def scan(n, *operands):
     check_length(n, body, 0, steps)
     scans: list[list] = [[] for _ in range(outputs)]
     for i in range(steps):
-        items = [pick(n, x, steps - 1 - i if back else i, a) for x, a, back in zip(xs, in_axes, in_back, strict=True)]
+        items = [
+            n.pick(x, a % x.rank, steps - 1 - i if back else i) for x, a, back in zip(xs, in_axes, in_back, strict=True)
+        ]
         results = n.importer.subgraph(body, [*state, *items], n.scope, steps)
         if any(isinstance(r, Poison) for r in results):
             return [results[0]] * len(n.proto.output)
@@ -148,15 +150,6 @@ def scan(n, *operands):
             found.append(item)
     ordered = [list(reversed(s)) if back else s for s, back in zip(scans, out_back, strict=True)]
     return [*state, *[stack(n, s, axis) for s, axis in zip(ordered, out_axes, strict=True)]]
-
-
-def pick(n, x, i, axis):
-    """x at position i of `axis`, without that dimension."""
-    axis = axis % x.rank
-    starts = tuple(i if d == axis else 0 for d in range(x.rank))
-    sizes = tuple(1 if d == axis else s for d, s in enumerate(x.shape))
-    part = n("slice", x, starts=starts, sizes=sizes, steps=(1,) * x.rank)
-    return n.reshape(part, x.shape[:axis] + x.shape[axis + 1 :])
 
 
 def stack(n, items, axis):
@@ -222,7 +215,7 @@ def split_to_sequence(n, x, split=None):
     axis = n.axis(0, x.rank)
     size = x.shape[axis]
     if split is None:
-        items = [pick(n, x, i, axis) for i in range(size)]
+        items = [n.pick(x, axis, i) for i in range(size)]
         return [items if not n.attr("keepdims", 1) else [n.unsqueeze(item, axis) for item in items]]
     array = n.known(split, "split")
     if array.ndim:

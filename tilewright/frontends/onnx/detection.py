@@ -27,7 +27,7 @@ def non_max_suppression(n, boxes, scores, most=None, overlap=None, threshold=Non
         each = larger(smaller(boxes.shape[1], decode(most.known().item())), 1)
         rows = scores.shape[0] * scores.shape[1] * each
         if not at_most(found.shape[0], rows):
-            found = n("slice", found, starts=(0, 0), sizes=(rows, 3), steps=(1, 1))
+            found = n.slice(found, 0, 0, rows)
     return [n.partial(found, count, 0)]
 
 

@@ -40,7 +40,7 @@ def resolve(
             hint=f"its inputs are {', '.join(declared) or '(none)'}",
         )
     frozen = {
-        name: _frozen(name, value, *declared[name]) for name, value in given.items() if isinstance(value, np.ndarray)
+        name: _frozen(name, value, declared[name][0]) for name, value in given.items() if isinstance(value, np.ndarray)
     }
     symbols: dict[str, int] = {}
     shapes = {name: dims for name, (_, dims) in declared.items()}
@@ -138,7 +138,7 @@ def _bind(name: str, dims: list[Dim] | None, given: Any, symbols: dict[str, int]
     return shape
 
 
-def _frozen(name: str, value: np.ndarray, dtype: str, dims: list[Dim] | None) -> np.ndarray:
+def _frozen(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
     if dtype_of(value) != dtype:
         raise InputError(f"input {name!r} has dtype {dtype}, the given array {dtype_of(value)}", stage="import")
     return value

@@ -139,7 +139,7 @@ def feature_vectorizer(n, *xs):
     cut = []
     for p, size in zip(parts, sizes, strict=True):
         if p.shape[1] >= size:
-            cut.append(n("slice", p, starts=(0, 0), sizes=(p.shape[0], size), steps=(1, 1)) if p.shape[1] > size else p)
+            cut.append(n.slice(p, 1, 0, size))
         else:
             cut.append(n("pad", p, low=(0, 0), high=(0, size - p.shape[1])))
     return n.concat(cut, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,24 +9,25 @@ import onnx
 from onnx import AttributeProto
 from torch_mlir import ir
 
-from ...ir.dialect import GROUPS
 from ...ir.types import NUMPY, is_float
 from ...support.errors import ModelError
 from ...support.sizes import decode, is_open
-from ..moves import wrapping
+from ..moves import Moves
 from .values import DataDependentNode, OnnxNotImported, OnnxValue, Partial, inputs_of
 
 if TYPE_CHECKING:
     from .importer import OnnxImporter, Scope
 
 
-class OnnxNode:
+class OnnxNode(Moves):
     """One ONNX node: its attributes, and the means to emit `tw` operators in its place.
 
     ``n("add", x, y)`` emits `tw.add` (a list of Values for operators with several results) at the node's location;
     numbers mix in as constants of the dtype of the first tensor. Operators on small known tensors are evaluated at
     once.
     """
+
+    wraps = True
 
     def __init__(self, importer: OnnxImporter, proto: onnx.NodeProto, scope: Scope, name: str, opset: int) -> None:
         self.importer, self.proto, self.scope, self.name, self.opset = importer, proto, scope, name, opset
@@ -85,7 +84,7 @@ class OnnxNode:
 
     # ---- emitting ----
 
-    def __call__(self, mnemonic: str, *operands: OnnxValue | float | None, **attrs: Any) -> Any:
+    def __call__(self, operator: str, *operands: OnnxValue | float | None, **attributes: Any) -> Any:
         first = next((v for v in operands if isinstance(v, OnnxValue)), None)
         values: list[OnnxValue | None] = []
         for v in operands:
@@ -93,7 +92,7 @@ class OnnxNode:
                 v = self.size(v, first.dtype)  # type: ignore[arg-type]
             assert v is None or isinstance(v, OnnxValue)
             values.append(v)
-        return self.importer.emit(self, mnemonic, values, attrs)
+        return self.importer.emit(self, operator, values, attributes)
 
     def constant(self, array: Any, dtype: str | None = None) -> OnnxValue:
         """A constant tensor."""
@@ -168,38 +167,7 @@ class OnnxNode:
         """A ModelError that names this node."""
         return ModelError(message, stage="import", operator=self.label, hint=hint)
 
-    # ---- shapes that many import functions need ----
-
-    def reshape(self, x: OnnxValue, shape: Sequence[int]) -> OnnxValue:
-        """x under a new shape; x itself if it has that shape."""
-        return x if x.shape == tuple(shape) else self("reshape", x, shape=tuple(int(d) for d in shape))
-
-    def transpose(self, x: OnnxValue, permutation: Sequence[int]) -> OnnxValue:
-        """x with its dimensions permuted; x itself if they stay."""
-        if list(permutation) == list(range(x.rank)):
-            return x
-        return self("transpose", x, permutation=tuple(permutation))
-
-    def cast(self, x: OnnxValue, dtype: str) -> OnnxValue:
-        """x as `dtype`, as NumPy converts it on x86; x itself if it has it."""
-        return x if x.dtype == dtype else self("cast", x, to=dtype, **wrapping(x, dtype))
-
-    def expand(self, x: OnnxValue, shape: Sequence[int]) -> OnnxValue:
-        """x broadcast to `shape`; x itself if it has that shape."""
-        return x if x.shape == tuple(shape) else self("expand", x, shape=tuple(int(d) for d in shape))
-
-    def unsqueeze(self, x: OnnxValue, axis: int) -> OnnxValue:
-        """x with a dimension of size 1 inserted before `axis`."""
-        return self.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
-
-    def concat(self, xs: Sequence[OnnxValue], axis: int) -> OnnxValue:
-        """xs joined along `axis`; in several steps where one operator cannot hold so many different types."""
-        if len(xs) == 1:
-            return xs[0]
-        if sum(1 for _ in itertools.groupby(xs, key=lambda x: x.type)) > GROUPS:
-            xs = [self.concat(xs[i : i + GROUPS], axis) for i in range(0, len(xs), GROUPS)]
-            return self.concat(xs, axis)
-        return self("concat", *xs, axis=axis)
+    # ---- shapes ----
 
     def axis(self, default: int, rank: int, name: str = "axis") -> int:
         """The attribute `axis`, counted from the front."""

@@ -73,10 +73,7 @@ class RecurrentLayer:
             return None
         if x.shape[0] != len(self.backwards):
             raise self.n.error(f"an input has {x.shape[0]} directions, the layer {len(self.backwards)}")
-        if x.shape[0] > 1:
-            sizes = (1, *x.shape[1:])
-            x = self.n("slice", x, starts=(d, *[0] * (x.rank - 1)), sizes=sizes, steps=(1,) * x.rank)
-        return self.n.reshape(x, x.shape[1:])
+        return self.n.pick(x, 0, d)
 
     def state(self, x, d):
         """An initial state of direction d, [batch, hidden]; 0 where it is absent."""
@@ -97,7 +94,7 @@ class RecurrentLayer:
         if b is None:
             return None, None
         b, size = self.part(b, d), self.gates * self.hidden
-        return tuple(self.n("slice", b, starts=(i * size,), sizes=(size,), steps=(1,)) for i in (0, 1))
+        return tuple(self.n.slice(b, 0, i * size, size) for i in (0, 1))
 
     def outputs(self, results):
         """Y, Y_h (and Y_c) of all directions: [steps, directions, batch, hidden] and [directions, batch, hidden]."""
@@ -136,8 +133,8 @@ def gru(n, x, w, r, b=None, lengths=None, h=None):
             if second is None:
                 third = n.constant(np.zeros(size, NUMPY[x.dtype]))
             else:
-                third = n("slice", second, starts=(2 * size,), sizes=(size,), steps=(1,))
-                gates = n("slice", second, starts=(0,), sizes=(2 * size,), steps=(1,))
+                third = n.slice(second, 0, 2 * size, size)
+                gates = n.slice(second, 0, 0, 2 * size)
                 second = n("pad", gates, low=(0,), high=(size,))
         gates, weights = layer.inputs(d, None if first is None else n("add", first, second))
         operands = (gates, weights, layer.state(h, d), third, lengths_of(n, lengths))

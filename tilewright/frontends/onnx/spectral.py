@@ -10,15 +10,6 @@ from .registry import onnx_op
 from .values import OnnxNotImported
 
 
-def part(n, x, axis: int, at: int):
-    """Position `at` of an axis, without that dimension."""
-    starts = tuple(at if i == axis else 0 for i in range(x.rank))
-    sizes = tuple(1 if i == axis else d for i, d in enumerate(x.shape))
-    return n.reshape(
-        n("slice", x, starts=starts, sizes=sizes, steps=(1,) * x.rank), x.shape[:axis] + x.shape[axis + 1 :]
-    )
-
-
 def transform(n, x, axis: int, length: int | None, *, inverse: bool, onesided: bool):
     """ONNX DFT of x, whose last dimension holds real and imaginary part, along `axis`."""
     if x.shape[-1] not in (1, 2):
@@ -34,7 +25,7 @@ def transform(n, x, axis: int, length: int | None, *, inverse: bool, onesided: b
         raise n.error(f"a transform of length {length} is not possible")
     last = x.rank - 1
     order = [i for i in range(last) if i != axis] + [axis]
-    pair = [n.transpose(part(n, x, last, i), order) for i in range(x.shape[-1])]
+    pair = [n.transpose(n.pick(x, last, i), order) for i in range(x.shape[-1])]
     pair = [resize(n, v, v.rank - 1, length // 2 + 1 if back else length) for v in pair]
     if back:
         pair = mirrored(n, pair, length)

@@ -199,7 +199,7 @@ def tree_classifier(n, x):
         return classify(n, scores, labels, kind, probabilities=positive)
     scores = n.cast(with_base(n, forest.scores(n, x, len(labels), "SUM", x.dtype), base), "f32")
     if len(labels) == 2 and used == {1}:  # so does this, but the first class has a score of 0
-        second = n("slice", scores, starts=(0, 1), sizes=(x.shape[0], 1), steps=(1, 1))
+        second = n.slice(scores, 1, 1, 1)
         return [classify(n, second, labels, kind, probabilities=positive)[0], post_transform(n, scores, kind)]
     return classify(n, scores, labels, kind)
 

@@ -4,7 +4,7 @@ parts that PyTorch runs."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -126,7 +126,7 @@ def _writes(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def trial(sizes: Mapping[Any, Any], leave: Callable[[torch.fx.Node], bool] | None) -> type[Trial]:
+def trial(leave: Callable[[torch.fx.Node], bool] | None) -> type[Trial]:
     """The class `Trial`, which leaves more to PyTorch."""
     return Trial if leave is None else type("Trial", (Trial,), {"leave": staticmethod(leave)})
 

@@ -53,7 +53,6 @@ WHOLE = (
     "searchsorted.Tensor", "cumprod", "take", "any.dims", "all.dims", "_unsafe_index.Tensor",
     "repeat_interleave.self_int", "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input",
 )  # fmt: skip
-MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 def decompositions() -> Any:

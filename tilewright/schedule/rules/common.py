@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ...tensor.analysis import flat, movement
+from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, Op, Var, from_linear, linear, simplify, variables, walk
 from ..nest import Store
 from ..region import all_ranges
@@ -74,12 +74,12 @@ def merge_loops(s: Schedule, block: str, order: list[str]) -> list[str]:
     return result
 
 
-def inline_producers(s: Schedule, keep: set[str] = frozenset(), *, only_movement: bool = False) -> None:  # type: ignore[assignment]
+def inline_producers(s: Schedule, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     """Inline every elementwise block whose result is temporary, except `keep`."""
     for name, stage in s.stages.items():
         if name in keep or stage.reduction or len(stage.targets) != 1 or stage.targets[0].init is not None:
             continue
-        if stage.buffer not in s.temporaries or (only_movement and not movement(stage)):
+        if stage.buffer not in s.temporaries:
             continue
         try:
             s.inline(name)

@@ -37,8 +37,6 @@ from .describe import HOST, CopyEngine
 from .functional import in_order
 from .places import accesses, walk
 
-Values = dict[str, tuple[int, ...]]
-
 
 @dataclass(frozen=True)
 class DialectOperation:

@@ -212,7 +212,7 @@ class Layouts:
                 return box
             return self.in_rows(o, around, rows, run)
         padded = e.constant and bool(run) and self.pads(step, run[0])
-        return self.in_columns(step, o, mine, around, rows, run, padded)
+        return self.in_columns(o, mine, around, rows, run, padded)
 
     def row_size(self, o: Operand, around: Sequence[str], rows: Sequence[str], run: Sequence[str]) -> int:
         return prod(self.tile(v) for v in (*around, *rows)) * self.padded(o, run)
@@ -242,7 +242,6 @@ class Layouts:
 
     def in_columns(
         self,
-        step: MatchedInstruction,
         o: Operand,
         mine: set[str],
         around: Sequence[str],

@@ -54,7 +54,7 @@ def plans(s: InstructionSelection, listing: Listing) -> list[tuple[TilePlan, Est
     """All plans that fit, the best first; CompileError if there is none."""
     costs = Costs(s, listing)
     for slots in (2, 1):
-        if found := [p for tiles in sizes(s, listing) for p in orders(costs, tiles, slots)]:
+        if found := [p for tiles in sizes(s) for p in orders(costs, tiles, slots)]:
             for joined in joins(s):
                 found += [p for tiles in grouped(s, joined) for p in orders(costs, tiles, slots, joined)]
             found = fitting(costs, sorted(found, key=lambda p: p[1].cycles))
@@ -79,7 +79,7 @@ def ranked(s: InstructionSelection, found: list[tuple[TilePlan, Estimate]]) -> l
 def _too_much(s: InstructionSelection, listing: Listing) -> str:
     """What the smallest tiles take."""
     taken = []
-    for tiles in sizes(s, listing):
+    for tiles in sizes(s):
         t = TiledNest(s, listing, TilePlan(tiles, tuple(v for v in tiles if tiles[v] < s.extents[v]), 1))
         t.prepare()
         taken.append(used(t, listing))
@@ -177,7 +177,7 @@ def best(s: InstructionSelection, formats: Formats, asked: int = 1) -> Planned:
 # ---- what is tried -------------------------------------------------------------------------------------------------
 
 
-def sizes(s: InstructionSelection, listing: Listing) -> Iterator[dict[str, int]]:
+def sizes(s: InstructionSelection) -> Iterator[dict[str, int]]:
     """Sizes of tiles along the loops of a kernel."""
     loops = [*s.loops, *s.steps[0].sums]
     yield from (dict(zip(loops, chosen, strict=True)) for chosen in product(*[along(s, v) for v in loops]))

@@ -40,7 +40,7 @@ def tensorized(i: Instruction, loop: For, buffers: Mapping[str, Buffer], ranges:
         return value
     reasons = []
     for found in (f for m in choices(meaning(i)) for f in matches(m, value)):
-        noted = _noted(i, found, t, stage, buffers, ranges)
+        noted = _noted(i, found, t, stage, buffers)
         if isinstance(noted, dict):
             said = " ".join([i.name, *(f"{k}={v}" for k, v in {**_names(i, found, t), **found.fields}.items())])
             return _with_notes(loop, noted, said)
@@ -76,7 +76,7 @@ def _names(i: Instruction, found: Unification, t: Target) -> dict[str, str]:
 
 
 def _noted(
-    i: Instruction, found: Unification, t: Target, stage: Stage, buffers: Mapping[str, Buffer], ranges: Ranges
+    i: Instruction, found: Unification, t: Target, stage: Stage, buffers: Mapping[str, Buffer]
 ) -> dict[str, str] | str:
     """The dimension of each loop, or why the operands do not fit."""
     if found.reduced and any(v not in stage.extents for v in found.reduced.values()):

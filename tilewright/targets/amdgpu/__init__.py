@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from ...support.errors import UsageError
 from ..base import TargetStage
 from ..elsewhere import Elsewhere
+from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
     from .description import AmdDescription
 
 #: the GPU that code is made for where none is named
 DEFAULT = "gfx90a"
 
 
-class AmdTarget:
+class AmdTarget(KernelsAlone):
     """See `tilewright.targets.base.Target`. `gfx`: AMD's name of a GPU's instructions."""
 
     doc = "AMD GPUs: code objects, which do not run here; -o folder/ writes them; amdgpu:gfx942 names another one"
@@ -56,13 +56,6 @@ class AmdTarget:
             TargetStage("emit", 5, "loop nests to LLVM IR", stages.emit_kernels, emitted_text),
             TargetStage("assemble", 6, "LLVM IR to objects", stages.assemble_kernels, stages.launches_text),
         )
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """The kernels that are called; exporting links them."""
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """A package may be loaded anywhere: to look at it, and to export it."""
 
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
         """See `tilewright.targets.base.Showing`."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import GridCosts
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
-from ...support.errors import PackageError
 from ..gpu.describe import EXCHANGE, warp_axes
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 _GRID = ((1 << 31) - 1, 65535, 65535)
 _BLOCK = 1024
@@ -81,16 +76,6 @@ class AmdDescription(Machine):
     def llvm(self) -> LlvmRecord:
         """The machine for LLVM: triple and processor."""
         return LlvmRecord("amdgcn-amd-amdhsa", self.gfx)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        try:
-            return cls(**data)
-        except TypeError:
-            raise PackageError("the package describes no GPU that this version knows", stage="load") from None
 
 
 #: MI200, MI300, Radeon RX 7900, Radeon RX 9070

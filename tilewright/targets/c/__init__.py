@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..base import TargetStage
+from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
     from ...program.states import StateBuffers
     from .describe import CDescription
     from .run_here import CRunner
 
 
-class CTarget:
+class CTarget(KernelsAlone):
     """See `tilewright.targets.base.Target`."""
 
     name = "c"
@@ -34,13 +34,6 @@ class CTarget:
         from . import stages
 
         return (TargetStage("emit", 5, "loop nests to C functions", stages.emit_kernels, stages.emitted_text),)
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """The kernels that are called; the files are written by `export`."""
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """Source code runs wherever there is a compiler."""
 
     def load(self, package: Package, threads: int) -> CRunner:
         from .run_here import CRunner

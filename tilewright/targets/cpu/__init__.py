@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..base import Check, TargetStage
+from ..base import Check
+from ..kernels_alone import ByLlvm
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 MAKER = "tilewright.targets.cpu.make:make_kernel"
 
 
-class CpuTarget:
+class CpuTarget(ByLlvm):
     """See `tilewright.targets.base.Target`."""
 
+    package = __name__
     name = "cpu"
     doc = "this machine's processor: AVX-512, AVX2 or NEON by the features found at run time"
 
@@ -30,16 +32,6 @@ class CpuTarget:
         from .description import host
 
         return host()
-
-    def stages(self) -> Sequence[TargetStage]:
-        from ...codegen.llvm.stages import emitted_text, sizes_text
-        from .stages import assemble_kernels, emit_kernels
-
-        doc = "MLIR to LLVM to object code, in worker processes"
-        return (
-            TargetStage("emit", 5, "loop nests to MLIR: scf, memref, vectors", emit_kernels, emitted_text),
-            TargetStage("assemble", 6, doc, assemble_kernels, sizes_text),
-        )
 
     def start(self, workers: int) -> None:
         """Start the processes that compile kernels, so that their imports overlap with other work."""
@@ -93,12 +85,6 @@ class CpuTarget:
         from .program import assemble_program
 
         return assemble_program(program, objects, description)
-
-    def enter(self, state: Any, path: Any) -> None:
-        """Continue from what was dumped after `emit`."""
-        from ...codegen.llvm.stages import enter
-
-        enter(state, path)
 
     def check(self, description: dict[str, Any]) -> None:
         from .description import CpuDescription, check_runs_here

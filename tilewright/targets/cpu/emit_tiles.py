@@ -26,7 +26,7 @@ from ...codegen.vector.values import BYTES, Value, accumulated
 from ...schedule.machine import TileProduct
 from ...schedule.nest import For, Nest, Seq, Stmt, Store, walk_stmts
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
+from ...tensor.expr import Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
 from .amx import INTRINSICS, TILES, need
 
 # ---- what a loop is ------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class TileProducts(Part):
         starts = set()
         for x, after in pairwise(s.stmts) if self.tiles else ():
             tile = self.tiles.get(id(after))
-            if tile is not None and _sets_to_zero(x, tile, self.buffers[tile.acc.buffer]):
+            if tile is not None and _sets_to_zero(x, tile):
                 starts.add(id(x))
                 self.zeroed.add(id(after))
         for x in s.stmts if starts else ():
@@ -358,7 +358,7 @@ class TileProducts(Part):
         self.text.line(f'llvm.call_intrinsic "llvm.x86.{name}"({", ".join(names)}) : ({", ".join(types)}) -> ()')
 
 
-def _sets_to_zero(s: Stmt, tile: Tile, acc: Buffer) -> bool:
+def _sets_to_zero(s: Stmt, tile: Tile) -> bool:
     """Whether a statement sets exactly the sums of a tile to zero: it is the start that `finish` made of the same
     loops."""
     trips = []

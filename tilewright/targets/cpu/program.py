@@ -34,6 +34,7 @@ from functools import lru_cache
 
 from ...codegen.llvm.assemble import assemble
 from ...codegen.llvm.builtins import BUILTINS, builtins_llvm
+from ...codegen.llvm.function_text import FunctionText, copy_llvm
 from ...program.barriers import barriers, is_parallel
 from ...program.program import COPY, BufferRef, Call, Program
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
@@ -82,7 +83,9 @@ def program_llvm(program: Program, timed: bool = False) -> str:
 
 def runtime_llvm(description: CpuDescription, timed: bool, swaps: bool) -> str:
     """The LLVM IR of the other functions; for programs with time stamps, and with states of two buffers."""
-    return "\n".join((_HELPERS.format(**_parts(description)), pieces_llvm(SLOTS, SLOT_BYTES), _runtime(timed, swaps)))
+    helpers = _HELPERS.format(**_parts(description))
+    pieces = pieces_llvm(SLOTS, SLOT_BYTES)
+    return "\n".join((copy_llvm("void @tw_copy"), helpers, pieces, _runtime(timed, swaps)))
 
 
 def assemble_program(program: Program, kernels: Mapping[str, bytes], description: CpuDescription) -> dict[str, bytes]:
@@ -125,25 +128,13 @@ def _quoted(symbol: str) -> str:
 # ---- the calls ----
 
 
-class _Body:
-    """The text of @tw_main as it is written."""
+class _Body(FunctionText):
+    """The text of @tw_main."""
 
     def __init__(self, program: Program, timed: bool) -> None:
-        self.program = program
-        self.lines: list[str] = []
-        self.counter = 0
-        self.timed = timed
+        super().__init__()
+        self.program, self.timed = program, timed
         self.copies = 0  # that have been emitted
-
-    def name(self) -> str:
-        self.counter += 1
-        return f"%v{self.counter}"
-
-    def add(self, line: str) -> None:
-        self.lines.append("  " + line)
-
-    def label(self, label: str) -> None:
-        self.lines.append(f"{label}:")
 
     def stamp(self, slot: int) -> None:
         """Write the time to a slot of this thread's row, in a timed program."""
@@ -152,17 +143,13 @@ class _Body:
 
     def entry(self, table: str, index: int) -> str:
         """A pointer from a table of pointers."""
-        slot, value = self.name(), self.name()
-        self.add(f"{slot} = getelementptr ptr, ptr {table}, i64 {index}")
-        self.add(f"{value} = load ptr, ptr {slot}, align 8")
-        return value
+        slot = self.value(f"getelementptr ptr, ptr {table}, i64 {index}")
+        return self.value(f"load ptr, ptr {slot}, align 8")
 
     def size(self, index: int) -> str:
         """A number from the table of sizes."""
-        slot, value = self.name(), self.name()
-        self.add(f"{slot} = getelementptr i64, ptr %sizes, i64 {index}")
-        self.add(f"{value} = load i64, ptr {slot}, align 8")
-        return value
+        slot = self.value(f"getelementptr i64, ptr %sizes, i64 {index}")
+        return self.value(f"load i64, ptr {slot}, align 8")
 
     def pointer(self, ref: BufferRef) -> str:
         """The address of a buffer, as an SSA value."""
@@ -174,15 +161,8 @@ class _Body:
                 base = self.entry(base, 0 if ref.space == "state" else 1)
         if ref.slot >= 0:
             assert self.program.open is not None
-            at, start = self.name(), self.size(self.program.open.start(ref.slot))
-            self.add(f"{at} = getelementptr i8, ptr {base}, i64 {start}")
-            return at
-        offset = self.program.start(ref) if ref.space == "arena" else ref.offset
-        if offset == 0:
-            return base
-        at = self.name()
-        self.add(f"{at} = getelementptr i8, ptr {base}, i64 {offset}")
-        return at
+            return self.behind(base, self.size(self.program.open.start(ref.slot)))
+        return self.behind(base, self.program.start(ref) if ref.space == "arena" else ref.offset)
 
 
 def _main(program: Program, waits: list[bool], timed: bool) -> str:
@@ -293,8 +273,6 @@ def _parts(description: CpuDescription) -> dict[str, object]:
 _HELPERS = """\
 {declare_pause}
 {declare_clock}
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare i64 @llvm.umin.i64(i64, i64)
 
 define i64 @tw_clock() nounwind {{
   %t = {clock}
@@ -310,23 +288,6 @@ define void @tw_stamp(ptr %stamps, i64 %index) nounwind noinline {{
   %t = {clock}
   %slot = getelementptr i64, ptr %stamps, i64 %index
   store i64 %t, ptr %slot, align 8
-  ret void
-}}
-
-define void @tw_copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {{
-  %up = add i64 %n, 63
-  %padded = add i64 %size, %up
-  %share = udiv i64 %padded, %n
-  %chunk = and i64 %share, -64
-  %whole = add i64 %chunk, 64
-  %begin = mul i64 %whole, %tid
-  %from_here = call i64 @llvm.umin.i64(i64 %begin, i64 %size)
-  %next = add i64 %from_here, %whole
-  %to_here = call i64 @llvm.umin.i64(i64 %next, i64 %size)
-  %bytes = sub i64 %to_here, %from_here
-  %d = getelementptr i8, ptr %to, i64 %from_here
-  %s = getelementptr i8, ptr %from, i64 %from_here
-  call void @llvm.memcpy.p0.p0.i64(ptr %d, ptr %s, i64 %bytes, i1 false)
   ret void
 }}
 

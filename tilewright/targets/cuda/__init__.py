@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
 from ..gpu.on_device import OnDevice, device_parameter
+from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
     from ..gpu.device import Device
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT = "sm_80"
 
 
-class CudaTarget(OnDevice):
+class CudaTarget(OnDevice, KernelsAlone):
     """See `tilewright.targets.base.Target`."""
 
     doc = "NVIDIA GPUs through PTX; cuda:sm_90a names another one than sm_80"
@@ -60,10 +60,6 @@ class CudaTarget(OnDevice):
             TargetStage("emit", 5, "loop nests to LLVM IR", stages.emit_kernels, emitted_text),
             TargetStage("assemble", 6, "LLVM IR to PTX", stages.assemble_kernels, stages.ptx_text),
         )
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """The kernels that are called; the driver makes a GPU's code of their PTX when they are loaded."""
-        return {s: objects[s] for s in program.symbols}
 
     def check(self, description: dict[str, Any]) -> None:
         """Whether there is a GPU is asked when code is to run: it can be made where there is none."""

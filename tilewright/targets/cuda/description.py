@@ -3,8 +3,7 @@ compute capability."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import GridCosts, SumTile
@@ -22,11 +21,7 @@ from ...schedule.machine import (
     WarpProduct,
 )
 from ...schedule.machine_instructions import UnitAccess
-from ...support.errors import PackageError
 from ..gpu.describe import EXCHANGE, warp_axes
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 #: blocks along x, y and z
 _GRID = ((1 << 31) - 1, 65535, 65535)
@@ -189,16 +184,6 @@ class CudaDescription(Machine):
     def llvm(self) -> LlvmRecord:
         """The machine for LLVM: triple and processor."""
         return LlvmRecord("nvptx64-nvidia-cuda", self.sm, (_PTX[self.sm],))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        try:
-            return cls(**data)
-        except TypeError:
-            raise PackageError("the package describes no GPU that this version knows", stage="load") from None
 
 
 SM_80 = CudaDescription()

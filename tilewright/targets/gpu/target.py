@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
+from ..kernels_alone import KernelsAlone
 from .describe import GpuDescription
 
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
-    from ...program.program import Program
     from ...schedule.nest import Nest
     from .kernels import GpuKernel
 
 
-class TextTarget:
+class TextTarget(KernelsAlone):
     """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
 
     #: what the text of a kernel is called (`Schedule.source`)
@@ -43,10 +43,3 @@ class TextTarget:
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
         """See `tilewright.targets.base.Showing`."""
         return {self.form: lambda nest, description: self.built(nest).text}
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """The kernels that are called; drivers compile them when they are first run."""
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """What a device lacks is said when kernels are loaded there."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base import Emulated, TargetStage
+from ..base import Emulated
 from ..elsewhere import Elsewhere
+from ..kernels_alone import ByLlvm, KernelsAlone
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ...program.package import Package
-    from ...program.program import Program
 
 
-class McuTarget:
+class McuTarget(ByLlvm, KernelsAlone):
     """See `tilewright.targets.base.Target`."""
 
+    package = __name__
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
     def __init__(self, machine: McuDescription) -> None:
@@ -27,28 +28,6 @@ class McuTarget:
 
     def describe(self) -> McuDescription:
         return self.machine
-
-    def stages(self) -> Sequence[TargetStage]:
-        from ...codegen.llvm.stages import emitted_text, sizes_text
-        from . import stages
-
-        return (
-            TargetStage("emit", 5, "loop nests to MLIR: scf, memref, vectors", stages.emit_kernels, emitted_text),
-            TargetStage("assemble", 6, "MLIR to LLVM to object code", stages.assemble_kernels, sizes_text),
-        )
-
-    def enter(self, state: Any, path: Any) -> None:
-        """Continue from what was dumped after `emit`."""
-        from ...codegen.llvm.stages import enter
-
-        enter(state, path)
-
-    def link(self, program: Program, objects: dict[str, bytes], description: McuDescription) -> dict[str, bytes]:
-        """The kernels that are called; `export` and `emulate` add the rest."""
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """A package may be loaded anywhere: to look at it, to export it, to emulate it."""
 
     def load(self, package: Package, threads: int) -> Elsewhere:
         return Elsewhere(

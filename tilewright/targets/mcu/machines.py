@@ -95,9 +95,9 @@ class McuDescription(Machine):
         return found
 
 
-def _arm(triple: str, cpu: str, registers: int, vector: int = 4, l1: int = 16 * KIB) -> Processor:
+def _arm(triple: str, cpu: str, registers: int, vector: int = 4) -> Processor:
     own = f"{triple}-unknown-none-eabi"
-    return Processor(own, cpu, (), vector, registers, l1, 64 * KIB, 256 * KIB, index_bits=32, reloc="static")
+    return Processor(own, cpu, (), vector, registers, 16 * KIB, 64 * KIB, 256 * KIB, index_bits=32, reloc="static")
 
 
 def _hard(d: Processor) -> Processor:

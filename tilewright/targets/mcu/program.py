@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...codegen.llvm.function_text import FunctionText
 from ...program.package import Package
 from ...program.program import COPY, BufferRef, Call
 from ..c.library import CInterface, weight_name
@@ -29,21 +30,13 @@ def weights_llvm(package: Package, lay: CInterface) -> str:
     return "\n".join(lines) + "\n"
 
 
-class ProgramText:
+class ProgramText(FunctionText):
     """Writes the module of the run function."""
 
     def __init__(self, package: Package, lay: CInterface, machine: McuDescription, probe: bool) -> None:
+        super().__init__()
         self.package, self.lay, self.probe = package, lay, probe
         self.word = f"i{machine.bits}"
-        self.lines: list[str] = []
-        self.count = 0
-
-    def name(self) -> str:
-        self.count += 1
-        return f"%v{self.count}"
-
-    def add(self, line: str) -> None:
-        self.lines.append("  " + line)
 
     def text(self) -> str:
         p, lay, w = self.package.program, self.lay, self.word
@@ -75,11 +68,6 @@ class ProgramText:
             "\n".join(head) + f"\ndefine i32 @{lay.name}_run({params}) nounwind {{\n{body}\n}}\n" + self.descriptors()
         )
 
-    def value(self, text: str) -> str:
-        name = self.name()
-        self.add(f"{name} = {text}")
-        return name
-
     def is_null(self, a: str) -> str:
         return self.value(f"icmp eq ptr {a}, null")
 
@@ -94,9 +82,9 @@ class ProgramText:
         for c in conditions[1:]:
             any_of = self.value(f"or i1 {any_of}, {c}")
         self.add(f"br i1 {any_of}, label %refuse{code}, label %go{code}")
-        self.lines.append(f"refuse{code}:")
+        self.label(f"refuse{code}")
         self.add(f"ret i32 {code}")
-        self.lines.append(f"go{code}:")
+        self.label(f"go{code}")
 
     def call(self, call: Call) -> None:
         pointers = [self.pointer(ref) for ref in call.args]
@@ -117,9 +105,7 @@ class ProgramText:
             "output": f"%a{inputs + ref.index}",
             "constant": f"@{weight_name(self.lay, ref.index)}",
         }[ref.space]
-        if ref.offset == 0:
-            return base
-        return self.value(f"getelementptr i8, ptr {base}, {self.word} {ref.offset}")
+        return self.behind(base, ref.offset, self.word)
 
     def descriptors(self) -> str:
         """The arrays ``<name>_inputs`` and ``<name>_outputs`` of the header."""

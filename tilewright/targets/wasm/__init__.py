@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ..base import TargetStage
+from ..kernels_alone import ByLlvm, KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
     from .description import WasmDescription
     from .run_here import WasmRunner
 
 
-class WasmTarget:
+class WasmTarget(ByLlvm, KernelsAlone):
     """See `tilewright.targets.base.Target`. `relaxed`: for browsers with relaxed vectors."""
+
+    package = __name__
 
     #: name of a setting -> (choices, what it does); the first choice is the default
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -41,28 +42,6 @@ class WasmTarget:
         from .description import described
 
         return described(self.relaxed)
-
-    def stages(self) -> Sequence[TargetStage]:
-        from ...codegen.llvm.stages import emitted_text, sizes_text
-        from . import stages
-
-        return (
-            TargetStage("emit", 5, "loop nests to MLIR: scf, memref, vectors", stages.emit_kernels, emitted_text),
-            TargetStage("assemble", 6, "MLIR to LLVM to object code", stages.assemble_kernels, sizes_text),
-        )
-
-    def enter(self, state: Any, path: Any) -> None:
-        """Continue from what was dumped after `emit`."""
-        from ...codegen.llvm.stages import enter
-
-        enter(state, path)
-
-    def link(self, program: Program, objects: dict[str, bytes], description: WasmDescription) -> dict[str, bytes]:
-        """The kernels that are called; running and exporting link them."""
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """A package may be loaded anywhere: to look at it, to export it, to run it in Node."""
 
     def load(self, package: Package, threads: int) -> WasmRunner:
         from .run_here import WasmRunner

@@ -12,6 +12,7 @@ A module for one thread has the same function, in which nobody waits.
 
 from __future__ import annotations
 
+from ...codegen.llvm.function_text import FunctionText, copy_llvm
 from ...program.barriers import barriers, is_parallel
 from ...program.program import ALIGN, COPY, BufferRef, Call, Program, align_up
 
@@ -59,25 +60,25 @@ def program_llvm(program: Program, threads: bool) -> str:
         f"  %behind = getelementptr i8, ptr %arena, i64 {align_up(program.arena_size)}",
         "  %scratch = getelementptr i8, ptr %behind, i64 %own",
     ]
-    parts = (*kernels, _COPY, _BARRIER if threads else "", head, *own, *body.lines, "  ret void\n}\n")
+    parts = (
+        *kernels,
+        copy_llvm("internal void @copy"),
+        _BARRIER if threads else "",
+        head,
+        *own,
+        *body.lines,
+        "  ret void\n}\n",
+    )
     return "\n".join(parts)
 
 
-class _RunFunction:
-    """The text of the function as it is written."""
+class _RunFunction(FunctionText):
+    """The text of the function."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.lines = program, list[str]()
-        self.values = self.passed = 0
+        super().__init__()
+        self.program, self.passed = program, 0
         self.offsets = weight_offsets(program)
-
-    def add(self, line: str) -> None:
-        self.lines.append("  " + line)
-
-    def value(self, text: str) -> str:
-        self.values += 1
-        self.add(f"%v{self.values} = {text}")
-        return f"%v{self.values}"
 
     def barrier(self) -> None:
         self.passed += 1
@@ -94,14 +95,14 @@ class _RunFunction:
             base, offset = "%weights", self.offsets[ref.index] + ref.offset
         else:
             base, offset = "%arena", ref.offset
-        return base if offset == 0 else self.value(f"getelementptr i8, ptr {base}, i64 {offset}")
+        return self.behind(base, offset)
 
     def call(self, call: Call, number: int, threads: bool) -> None:
         """All threads run a call that divides its work, the first alone any other."""
         alone = threads and not is_parallel(call)
         if alone:
             self.add(f"br i1 %first, label %alone{number}, label %after{number}")
-            self.lines.append(f"alone{number}:")
+            self.label(f"alone{number}")
         team = "i64 0, i64 1" if alone or not threads else "i64 %tid, i64 %n"
         pointers = [self.pointer(ref) for ref in call.args]
         if call.symbol == COPY:
@@ -111,31 +112,8 @@ class _RunFunction:
             self.add(f"call void @{call.symbol}({args}{team})")
         if alone:
             self.add(f"br label %after{number}")
-            self.lines.append(f"after{number}:")
+            self.label(f"after{number}")
 
-
-_COPY = """\
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare i64 @llvm.umin.i64(i64, i64)
-
-; One thread's share of a copy, in whole lines of 64 bytes.
-define internal void @copy(ptr %to, ptr %from, i64 %size, i64 %tid, i64 %n) nounwind {
-  %up = add i64 %n, 63
-  %padded = add i64 %size, %up
-  %share = udiv i64 %padded, %n
-  %chunk = and i64 %share, -64
-  %whole = add i64 %chunk, 64
-  %start = mul i64 %whole, %tid
-  %begin = call i64 @llvm.umin.i64(i64 %start, i64 %size)
-  %next = add i64 %begin, %whole
-  %end = call i64 @llvm.umin.i64(i64 %next, i64 %size)
-  %bytes = sub i64 %end, %begin
-  %d = getelementptr i8, ptr %to, i64 %begin
-  %s = getelementptr i8, ptr %from, i64 %begin
-  call void @llvm.memcpy.p0.p0.i64(ptr %d, ptr %s, i64 %bytes, i1 false)
-  ret void
-}
-"""
 
 _BARRIER = f"""\
 declare i32 @llvm.wasm.memory.atomic.wait32(ptr, i32, i64)

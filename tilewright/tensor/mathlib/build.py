@@ -1,4 +1,4 @@
-"""Writing float32 algorithms as Python arithmetic: `V` wraps an `Expr`, and its operators build `Op` nodes.
+"""Writing algorithms of f32 and f64 as Python arithmetic: `V` wraps an `Expr`, and its operators build `Op` nodes.
 
 Sub-expressions are shared by object identity: bind them to Python variables.
 """
@@ -14,7 +14,10 @@ from tilewright.tensor.expr import Const, Expr, Op
 Number = float | int
 INF, NAN = math.inf, math.nan
 FLOATS = ("f32", "f64")
-SIGN = -(1 << 31)  # the sign bit of an f32, as an i32
+#: the integer dtype that has the bits of a float dtype, and back
+BITS = {"f32": "i32", "f64": "i64"}
+FLOAT_OF = {"i32": "f32", "i64": "f64"}
+SIGN = {"f32": -(1 << 31), "f64": -(1 << 63)}  # the sign bit
 
 
 class V:
@@ -127,37 +130,49 @@ def i64(value: Number) -> V:
 _CONSTANTS = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
 
 
-def _unary(name: str, x: V, dtype: str = "f32") -> V:
-    return V(Op(name, (x.e,), dtype))
+def _unary(name: str, x: V, dtype: str = "") -> V:
+    return V(Op(name, (x.e,), dtype or x.dtype))
 
 
 def absolute(x: V) -> V:
-    return _unary("absf", x, x.dtype)
+    return _unary("absf", x)
 
 
 def sqrt(x: V) -> V:
-    return _unary("sqrt", x, x.dtype)
+    return _unary("sqrt", x)
 
 
 def floor(x: V) -> V:
-    return _unary("floor", x, x.dtype)
+    return _unary("floor", x)
+
+
+def roundeven(x: V) -> V:
+    """The integer nearest, as a float."""
+    return _unary("roundeven", x)
 
 
 def bits(x: V) -> V:
-    """The bits of an f32 as an i32."""
-    return _unary("bitcast", x, "i32")
+    """The bits of an f32 as an i32, of an f64 as an i64."""
+    return _unary("bitcast", x, BITS[x.dtype])
 
 
 def from_bits(x: V) -> V:
-    return _unary("bitcast", x, "f32")
+    return _unary("bitcast", x, FLOAT_OF[x.dtype])
+
+
+def sign_bit(x: V) -> V:
+    """An integer that has the sign of x, and zeros."""
+    return bits(x) & SIGN[x.dtype]
 
 
 def to_float(x: V) -> V:
-    return _unary("sitofp", x, "f32")
+    """An i32 as f32, an i64 as f64."""
+    return _unary("sitofp", x, FLOAT_OF[x.dtype])
 
 
 def to_int(x: V) -> V:
-    return _unary("fptosi", x, "i32")
+    """An f32 as i32, an f64 as i64."""
+    return _unary("fptosi", x, BITS[x.dtype])
 
 
 def widened(x: V) -> V:
@@ -170,13 +185,9 @@ def low_half(x: V) -> V:
     return _unary("trunci", x, "i32")
 
 
-def to_f64(x: V) -> V:
-    return _unary("sitofp", x, "f64")
-
-
 def to_f32(x: V) -> V:
     """An f64 rounded."""
-    return _unary("truncf", x)
+    return _unary("truncf", x, "f32")
 
 
 def fma(a: V, b: V | Number, c: V | Number) -> V:
@@ -219,21 +230,25 @@ def seldom(condition: V, there: V, elsewhere: V) -> V:
 
 def at_most(x: V, high: Number) -> V:
     """The smaller of both; NaN stays. Written as x86 ``minps(high, x)`` means it: one instruction there."""
-    limit = f32(high)
+    limit = x.like(high)
     return select(limit < x, limit, x)
 
 
 def at_least(x: V, low: Number) -> V:
-    limit = f32(low)
+    limit = x.like(low)
     return select(limit > x, limit, x)
 
 
+def limited(x: V, low: Number, high: Number) -> V:
+    """Between two numbers; NaN stays."""
+    return at_least(at_most(x, high), low)
+
+
 def horner(x: V, coefficients: Sequence[V | float]) -> V:
-    """``c0 + c1 x + c2 x^2 + ...``, one fma a coefficient."""
-    last = coefficients[-1]
-    result = last if isinstance(last, V) else f32(last)
+    """``c0 + c1 x + c2 x^2 + ...``, one fma a coefficient of f32, a product and a sum of f64."""
+    result = x.like(coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        result = fma(x, result, c)
+        result = fma(x, result, c) if x.dtype == "f32" else result * x + c
     return result
 
 

@@ -13,19 +13,30 @@ from collections.abc import Callable, Sequence
 from tilewright.tensor.expr import Const, Expr, Op
 from tilewright.tensor.mathlib import double_angle
 from tilewright.tensor.mathlib import double_coefficients as c
-from tilewright.tensor.mathlib.build import INF, NAN, V, absolute, copysign, f64, floor, i64, select, sqrt
-from tilewright.tensor.mathlib.double_parts import (
-    ONE,
+from tilewright.tensor.mathlib.build import (
+    INF,
+    NAN,
+    V,
+    absolute,
     bits,
+    copysign,
+    f64,
     from_bits,
-    high,
     horner,
+    i64,
     limited,
-    nearest,
+    roundeven,
+    select,
+    sign_bit,
+    sqrt,
     to_float,
-    whole,
+    to_int,
 )
+from tilewright.tensor.mathlib.logarithm import above
+from tilewright.tensor.mathlib.power import rsqrt, special_powers
+from tilewright.tensor.mathlib.trigonometric import angle_of
 
+ONE = 0x3FF0000000000000  # the bits of 1.0
 LN2 = math.log(2.0)
 #: two parts of it, the first with 32 bits: times a number of 20 bits it is exact
 LN2_PARTS = (0.6931471803691238, 1.9082149292705877e-10)
@@ -47,9 +58,9 @@ SMALLEST_NORMAL = 2.0**-1022
 
 def reduce_exp(x: V) -> tuple[V, V]:
     """(q, k): ``e^x = 2^k (1 + q)``, k an i64; |x| < 2^19."""
-    k = nearest(x * LOG2_E)
+    k = roundeven(x * LOG2_E)
     r = (x - k * LN2_PARTS[0]) - k * LN2_PARTS[1]
-    return r + r * r * horner(r, c.EXPM1), whole(k)
+    return r + r * r * horner(r, c.EXPM1), to_int(k)
 
 
 def scale(q: V, k: V) -> V:
@@ -67,9 +78,9 @@ def exp(x: V) -> V:
 def exp2(x: V) -> V:
     """2^x, within 1.5 ULP."""
     x = limited(x, -1080.0, 1025.0)
-    k = nearest(x)
+    k = roundeven(x)
     r = (x - k) * LN2
-    return scale(r + r * r * horner(r, c.EXPM1), whole(k))
+    return scale(r + r * r * horner(r, c.EXPM1), to_int(k))
 
 
 def expm1(x: V) -> V:
@@ -130,28 +141,22 @@ def _log_1p_small(f: V) -> V:
     return f - (half - s * (half + square * horner(square, c.LOG)))
 
 
-def _finish(x: V, result: V) -> V:
-    """`result` for 0 < x < inf; -inf at 0, NaN below 0; inf and NaN stay."""
-    edge = select(x < INF, select(x.eq(0.0), f64(-INF), f64(NAN)), x)
-    return select((x > 0.0) & (x < INF), result, edge)
-
-
 def log(x: V) -> V:
     """Natural logarithm, within 1.5 ULP."""
     m, k = split(x)
-    return _finish(x, k * LN2_PARTS[0] + (_log_1p_small(m - 1.0) + k * LN2_PARTS[1]))
+    return above(0.0, x, k * LN2_PARTS[0] + (_log_1p_small(m - 1.0) + k * LN2_PARTS[1]))
 
 
 def log2(x: V) -> V:
     """Binary logarithm, within 3 ULP; exact for powers of two."""
     m, k = split(x)
-    return _finish(x, k + _log_1p_small(m - 1.0) * LOG2_E)
+    return above(0.0, x, k + _log_1p_small(m - 1.0) * LOG2_E)
 
 
 def log10(x: V) -> V:
     """Decimal logarithm, within 3 ULP; exact for powers of ten."""
     m, k = split(x)
-    return _finish(x, k * LOG10_2_PARTS[0] + (_log_1p_small(m - 1.0) * LOG10_E + k * LOG10_2_PARTS[1]))
+    return above(0.0, x, k * LOG10_2_PARTS[0] + (_log_1p_small(m - 1.0) * LOG10_E + k * LOG10_2_PARTS[1]))
 
 
 def _log1p(x: V) -> V:
@@ -165,9 +170,7 @@ def _log1p(x: V) -> V:
 
 def log1p(x: V) -> V:
     """log(1 + x), within 3 ULP."""
-    edge = select(x < INF, select(x.eq(-1.0), f64(-INF), f64(NAN)), x)
-    result = select(absolute(x) < 2.0**-54, x, select(x > 2.0**60, log(x), _log1p(x)))
-    return select((x > -1.0) & (x < INF), result, edge)
+    return above(-1.0, x, select(absolute(x) < 2.0**-54, x, select(x > 2.0**60, log(x), _log1p(x))))
 
 
 def asinh(x: V) -> V:
@@ -252,7 +255,7 @@ def tan(x: V) -> V:
 
 def copysign_of_product(value: V, x: V) -> V:
     """An odd function of x from that of its magnitude."""
-    return from_bits(bits(value) ^ (bits(x) & i64(-(1 << 63))))
+    return from_bits(bits(value) ^ sign_bit(x))
 
 
 def _asin_small(v: V) -> V:
@@ -302,17 +305,16 @@ def atan(x: V) -> V:
 
 def atan2(y: V, x: V) -> V:
     """Angle of the point (x, y), within 4 ULP, with the limits of C's atan2."""
-    ax, ay = absolute(x), absolute(y)
-    steep = ay > ax
-    low, top = select(steep, ax, ay), select(steep, ay, ax)
-    equal = select(top.eq(0.0), f64(0.0), f64(1.0))
-    p = _atan_01(select(low.eq(top), equal, low / top))
-    p = select(steep, HALF_PI - (p - HALF_PI_LOW), p)
-    p = select(bits(x) < 0, 2 * HALF_PI - (p - 2 * HALF_PI_LOW), p)
-    return select(x.ne(x) | y.ne(y), x + y, copysign(p, y))
+    angle = angle_of(y, x, _atan_01, lambda p, times: times * HALF_PI - (p - times * HALF_PI_LOW))
+    return select(x.ne(x) | y.ne(y), x + y, copysign(angle, y))
 
 
 # ---- powers
+
+
+def high(x: V) -> V:
+    """The part of a number that has its first 26 bits: products of two of them are exact."""
+    return from_bits(bits(x) & -(1 << 27))
 
 
 def _log2_parts(x: V) -> tuple[V, V]:
@@ -360,25 +362,16 @@ def _power(magnitude: V, y: V) -> V:
     inside = absolute(y * top) < 1100.0
     bound = select(y * top > 0.0, f64(1100.0), f64(-1100.0))
     main, rest = select(inside, main, bound), select(inside, rest, f64(0.0))
-    k = nearest(main + rest)
+    k = roundeven(main + rest)
     r = ((main - k) + rest) * LN2
-    made = scale(r + r * r * horner(r, c.EXPM1), whole(k))
+    made = scale(r + r * r * horner(r, c.EXPM1), to_int(k))
     up = select(magnitude > 0.0, y > 0.0, y < 0.0)  # of infinity and 0
     return select(finite, made, select(up, f64(INF), f64(0.0)))
 
 
 def powf(x: V, y: V) -> V:
     """x^y, within 2 ULP, with the special cases of C."""
-    magnitude = absolute(x)
-    value = select(magnitude.eq(1.0), f64(1.0), _power(magnitude, y))
-    half = y * 0.5
-    integer = floor(y).eq(y)
-    odd = integer & floor(half).ne(half)
-    signed = from_bits(bits(value) | select(odd, bits(x) & i64(-(1 << 63)), i64(0)))
-    no_root = (x < 0.0) & (x > -INF) & floor(y).ne(y)
-    result = select(no_root, f64(NAN), signed)
-    result = select(y.ne(y) | x.ne(x), x + y, result)
-    return select(y.eq(0.0) | x.eq(1.0), f64(1.0), result)
+    return special_powers(x, y, _power)
 
 
 def cbrt(x: V) -> V:
@@ -393,11 +386,6 @@ def cbrt(x: V) -> V:
         root = root * ((cube + (a + a)) / (cube + cube + a))
     made = select(tiny, root * 2.0**-18, root)
     return select(x.eq(0.0) | magnitude.eq(INF), x, copysign(made, x))
-
-
-def rsqrt(x: V) -> V:
-    """1 / sqrt(x), within 2 ULP."""
-    return 1.0 / sqrt(x)
 
 
 FUNCTIONS: dict[str, Callable[..., V]] = {

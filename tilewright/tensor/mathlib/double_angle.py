@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tilewright.tensor.mathlib.build import V, f64, i64, seldom, select
-from tilewright.tensor.mathlib.double_parts import bits, nearest, to_float, whole
+from tilewright.tensor.mathlib.build import V, bits, f64, i64, roundeven, seldom, select, to_float, to_int
 
 #: angles beyond it are large
 LIMIT_EXPONENT = 20
@@ -52,11 +51,11 @@ def any_angle(magnitude: V, value: Callable[[V, V], V]) -> V:
 
 
 def _small(x: V) -> tuple[V, V]:
-    k = nearest(x * TWO_OVER_PI)
+    k = roundeven(x * TWO_OVER_PI)
     r = x
     for part in HALF_PI_PARTS:
         r = r - k * part
-    return r, whole(k)
+    return r, to_int(k)
 
 
 def _upper(a: V, b: V) -> V:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from tilewright.tensor.mathlib.build import V, bits, f64, fma, i64, low_half, select, to_f32, to_f64, widened
+from tilewright.tensor.mathlib.build import V, bits, f64, fma, i64, low_half, select, to_f32, to_float, widened
 
 #: angles beyond it are large (2^LIMIT_EXPONENT)
 LIMIT_EXPONENT = 17
@@ -38,5 +38,5 @@ def reduce_large(x: V) -> tuple[V, V]:
     upper, lower = window(first, middle), window(middle, last).logical_shift(32)
     turn = mantissa * upper + (mantissa * lower).logical_shift(32)
     quarter = (turn + (1 << 61)).logical_shift(62)
-    r = to_f32(to_f64(turn - (quarter << 62)) * f64(math.ldexp(2.0 * math.pi, -64)))
+    r = to_f32(to_float(turn - (quarter << 62)) * f64(math.ldexp(2.0 * math.pi, -64)))
     return fma(x, 0.0, r), low_half(quarter)

@@ -49,16 +49,16 @@ def tail(f: V) -> V:
     return (f * f) * horner(f, c.LOG)
 
 
-def finish(x: V, result: V) -> V:
-    """`result` for 0 < x < inf; -inf at 0, NaN below 0; inf and NaN stay."""
-    edge = select(x < INF, select(x.eq(0.0), f32(-INF), f32(NAN)), x)
-    return select((x > 0.0) & (x < INF), result, edge)
+def above(pole: float, x: V, result: V) -> V:
+    """`result` for pole < x < inf; -inf at the pole, NaN below it; inf and NaN stay."""
+    edge = select(x < INF, select(x.eq(pole), x.like(-INF), NAN), x)
+    return select((x > pole) & (x < INF), result, edge)
 
 
 def log(x: V) -> V:
     """Natural logarithm, within 1 ULP."""
     f, k = split(x)
-    return finish(x, fma(k, LN2, f + tail(f)))
+    return above(0.0, x, fma(k, LN2, f + tail(f)))
 
 
 def _in_base(x: V, factor: float, unit: float) -> V:
@@ -68,7 +68,7 @@ def _in_base(x: V, factor: float, unit: float) -> V:
     small = fma(t, factor, f * rest(factor))
     if rest(unit):
         small = fma(k, rest(unit), small)
-    return finish(x, fma(k, unit, fma(f, factor, small)))
+    return above(0.0, x, fma(k, unit, fma(f, factor, small)))
 
 
 def log2(x: V) -> V:
@@ -94,8 +94,7 @@ def log1p_core(x: V) -> V:
 
 def log1p(x: V) -> V:
     """log(1 + x), within 2 ULP."""
-    edge = select(x < INF, select(x.eq(-1.0), f32(-INF), f32(NAN)), x)
-    return select((x > -1.0) & (x < INF), log1p_core(x), edge)
+    return above(-1.0, x, log1p_core(x))
 
 
 BIG = 2.0**30  # where sqrt(x^2 + 1) is x

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.tensor.mathlib import coefficients as c
 from tilewright.tensor.mathlib.build import (
     INF,
     MAGIC,
     NAN,
-    SIGN,
     V,
     absolute,
     at_least,
@@ -22,6 +23,7 @@ from tilewright.tensor.mathlib.build import (
     i32,
     nearest,
     select,
+    sign_bit,
     sqrt,
     to_float,
     to_int,
@@ -73,17 +75,22 @@ def _power(magnitude: V, y: V) -> V:
 
 def powf(x: V, y: V) -> V:
     """x^y, within 3 ULP, with the special cases of C: 1 for y = 0 or x = 1, NaN for negative x and a y not whole."""
+    return special_powers(x, y, _power)
+
+
+def special_powers(x: V, y: V, power: Callable[[V, V], V]) -> V:
+    """x^y with the special cases of C; `power` is that of x >= 0, where neither 0^0, 1^inf nor inf^0 matters."""
     magnitude = absolute(x)
-    value = select(magnitude.eq(1.0), f32(1.0), _power(magnitude, y))
+    value = select(magnitude.eq(1.0), x.like(1.0), power(magnitude, y))
     whole = floor(y).eq(y)
     half = y * 0.5
     odd = whole & floor(half).ne(half)
-    signed = from_bits(bits(value) | select(odd, bits(x) & i32(SIGN), i32(0)))
+    signed = from_bits(bits(value) | select(odd, sign_bit(x), 0))
     no_root = (x < 0.0) & (x > -INF) & floor(y).ne(y)
-    result = select(no_root, f32(NAN), signed)
+    result = select(no_root, x.like(NAN), signed)
     unknown = y.ne(y) | x.ne(x)
     result = select(unknown, x + y, result)
-    return select(y.eq(0.0) | x.eq(1.0), f32(1.0), result)
+    return select(y.eq(0.0) | x.eq(1.0), x.like(1.0), result)
 
 
 def powf_constant(x: V, y: float) -> V | None:

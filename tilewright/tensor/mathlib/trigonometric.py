@@ -16,11 +16,11 @@ from tilewright.tensor.mathlib.build import (
     fma,
     from_bits,
     horner,
-    i32,
     nearest,
     odd,
     seldom,
     select,
+    sign_bit,
     sqrt,
 )
 from tilewright.tensor.mathlib.large_angle import LIMIT, reduce_large
@@ -59,7 +59,7 @@ def sin(x: V) -> V:
 
     def value(r: V, k: V) -> V:
         sine, cosine = _sin_cos(r)
-        return from_bits(bits(select((k & 1).ne(0), cosine, sine)) ^ (((k << 30) ^ bits(x)) & i32(SIGN)))
+        return from_bits(bits(select((k & 1).ne(0), cosine, sine)) ^ (((k << 30) ^ bits(x)) & SIGN["f32"]))
 
     return _any_angle(absolute(x), value)
 
@@ -69,7 +69,7 @@ def cos(x: V) -> V:
 
     def value(r: V, k: V) -> V:
         sine, cosine = _sin_cos(r)
-        return from_bits(bits(select((k & 1).ne(0), sine, cosine)) ^ (((k + 1) << 30) & i32(SIGN)))
+        return from_bits(bits(select((k & 1).ne(0), sine, cosine)) ^ (((k + 1) << 30) & SIGN["f32"]))
 
     return _any_angle(absolute(x), value, x)
 
@@ -79,7 +79,7 @@ def tan(x: V) -> V:
 
     def value(r: V, k: V) -> V:
         t = odd(r, c.TAN)
-        return from_bits(bits(select((k & 1).ne(0), -1.0 / t, t)) ^ (bits(x) & i32(SIGN)))
+        return from_bits(bits(select((k & 1).ne(0), -1.0 / t, t)) ^ sign_bit(x))
 
     return _any_angle(absolute(x), value)
 
@@ -121,11 +121,16 @@ def atan(x: V) -> V:
 
 def atan2(y: V, x: V) -> V:
     """Angle of the point (x, y), within 3 ULP, with the limits of C's atan2: signed zeros and infinities count."""
+    return copysign(angle_of(y, x, lambda ratio: odd(ratio, c.ATAN), lambda p, times: half_pi_plus(-p, times)), y)
+
+
+def angle_of(y: V, x: V, arc: Callable[[V], V], less: Callable[[V, float], V]) -> V:
+    """The magnitude of atan2: `arc` is the arc tangent of 0 to 1, ``less(p, n)`` is ``n pi/2 - p``."""
     ax, ay = absolute(x), absolute(y)
     steep = ay > ax
     low, high = select(steep, ax, ay), select(steep, ay, ax)
-    equal = select(high.eq(0.0), f32(0.0), f32(1.0))  # what 0/0 and inf/inf have to be
+    equal = select(high.eq(0.0), x.like(0.0), 1.0)  # what 0/0 and inf/inf have to be
     ratio = select(low.eq(high), equal, low / high)
-    p = odd(ratio, c.ATAN)
-    p = select(steep, half_pi_plus(-p), p)
-    return copysign(select(bits(x) < 0, half_pi_plus(-p, 2.0), p), y)
+    p = arc(ratio)
+    p = select(steep, less(p, 1.0), p)
+    return select(bits(x) < 0, less(p, 2.0), p)

@@ -416,8 +416,8 @@ def _merged(s: Schedule, anchor: Stage, last: str, form: Form, machine: Machine)
     at = fuse_outer(s, outer)
     assert at is not None
     new = s.reverse_compute_at(last, at)
-    _repeat(s, anchor.name, i, form.channels)
-    _repeat(s, last, new[-1], form.channels)
+    _repeat(s, anchor.name, i)
+    _repeat(s, last, new[-1])
     s.set_scope(total, "register")
     registers(s, [i], width)
     registers(s, new, width)
@@ -441,7 +441,7 @@ def _rows_cost(form: Form, rows: int, machine: Machine) -> float:
     return total
 
 
-def _repeat(s: Schedule, block: str, var: str, channels: int) -> None:
+def _repeat(s: Schedule, block: str, var: str) -> None:
     """Lay out the constants of a block that begin again with every pixel."""
     own = {t.buffer for t in s.store(block).targets}
     for t in s.store(block).targets:

@@ -40,7 +40,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     short = lane is None or s.extent_or_zero(lane) < (2 if any(seeks_place(s, b) for b in alive) else width / 2)
     if lane is None or width == 1 or short:
         return "its rows do not lie side by side"
-    if not all(_across(s, kernel, b) for b in alive):
+    if not all(_across(s, b) for b in alive):
         return "an operand is not contiguous across rows"
     try:
         return _schedule(s, alive, [*[v for v in rows if v != lane], lane], machine)
@@ -48,7 +48,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return e.message
 
 
-def _across(s: Schedule, kernel: Kernel, block: str) -> bool:
+def _across(s: Schedule, block: str) -> bool:
     """Whether neighbouring lanes of a stage read neighbours, or the same, or what they look up."""
     store = s.store(block)
     along = [v for v in s.loops(block) if v not in store.reduction and store_stride(s, store, v) == 1]

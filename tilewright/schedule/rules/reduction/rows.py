@@ -58,12 +58,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
             except ScheduleError:  # an access of another form: along the rows
                 return apply(kernel, machine, {**(decisions or {}), "turned": False})
     try:
-        return _schedule(s, kernel, alive, rows, machine)
+        return _schedule(s, alive, rows, machine)
     except ScheduleError as e:
         return e.message
 
 
-def _schedule(s: Schedule, kernel: Kernel, alive: list[str], rows: list[str], machine: Machine) -> Schedule:
+def _schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -> Schedule:
     root = alive[-1]
     order = [v for v in s.loops(root) if v in rows] + [v for v in s.loops(root) if v not in rows]
     if s.loops(root) and order != s.loops(root):
