@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -33,6 +34,17 @@ def pytest_configure(config):
         json.dump(data, file)
     config.add_cleanup(lambda: os.unlink(file.name))
     os.environ["TILEWRIGHT_MACHINE"] = file.name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and made now stays to the end: the garbage collector need not look through it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
