@@ -27,6 +27,8 @@ HARD_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# of what is installed only modules that are imported become bytecode, and by that
+INSTALL := $(PIP) install --no-compile -c $(CONSTRAINTS)
 # kernels that the tests compile stay out of the user's cache
 TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in a process a core, two to four of them: each compiles and computes with one thread
@@ -55,9 +57,14 @@ format: $(VENV)/with-dev
 docs: $(VENV)/with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-test: $(VENV)/with-models lint
+# mypy, which takes a minute of one core, runs beside the tests
+test: $(VENV)/with-models
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	@rm -rf $(TEST_CACHE)
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --thinned $(PYTEST_ARGS)
+	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --thinned $(PYTEST_ARGS); failed=$$?; \
+	wait $$types || { cat $(VENV)/mypy.txt; failed=1; }; exit $$failed
 
 # with the sizes, seeds and models that `make test` leaves out (tests/support/thinned.py)
 test-all: $(VENV)/with-models
@@ -152,10 +159,10 @@ $(VENV)/python-ok:
 # .venv/with-EXTRA: the project itself (editable) with one extra of pyproject.toml
 $(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extra '$*' into $(VENV) ..."
-	@$(PIP) install -c $(CONSTRAINTS) -e '.[$*]'
+	@$(INSTALL) -e '.[$*]'
 	@touch $@
 
 $(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz $(VENV)/with-rtl: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
-	@$(PIP) install -c $(CONSTRAINTS) -e '.[dev,$*]'
+	@$(INSTALL) -e '.[dev,$*]'
 	@touch $@

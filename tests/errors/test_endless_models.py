@@ -53,8 +53,9 @@ def loops(depth, trips):
 
 
 def test_functions_that_double_are_an_error_that_names_the_call():
-    with pytest.raises(ModelError, match="more than 100000 operators, of which this one alone has become 100000") as e:
-        tw.compile(doubling(40), threads=1)
+    assert budget.OPERATORS == 100_000
+    with pytest.raises(ModelError, match="more than 10000 operators, of which this one alone has become 10000") as e:
+        tw.compile(doubling(40), threads=1, operators=10_000)
     assert "bomb" in e.value.operator and "--operators" in e.value.hint
 
 

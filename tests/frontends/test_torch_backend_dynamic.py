@@ -1,11 +1,7 @@
 """``torch.compile(backend="tilewright", dynamic=True)``: one program for all sizes, against eager PyTorch."""
 
 import copy
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -381,31 +377,3 @@ def test_parts_that_pytorch_runs_have_any_size(made):
         x = torch.rand(n, m)
         same(run(x), f(x), (n, m))
     assert graphs() == 1 and len(made) == 2 and () not in made  # what comes before, and after
-
-
-# ---- another process -------------------------------------------------------------------------------------------------
-
-PROGRAM = """
-import torch
-from tilewright.compat.torch_backend import backend
-from tilewright.driver import graph_cache
-made = []
-graph_cache.compile_state, inner = (lambda *a, **k: made.append(1) or inner(*a, **k)), graph_cache.compile_state
-module = torch.nn.Linear(4, 3)
-run = torch.compile(module, backend=backend, dynamic=True, options={"threads": 1, "fallback": False})
-for n in (5, 7, 40):
-    run(torch.ones(n, 4)).sum().backward()
-print(len(made), module.weight.grad.tolist())
-"""
-
-
-def test_another_process_finds_the_programs(tmp_path):
-    root = str(Path(torch_backend.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "TILEWRIGHT_CACHE": str(tmp_path)}
-    answers = [
-        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
-        for _ in range(2)
-    ]
-    counts = [a.stdout.split()[0] for a in answers]
-    assert counts == ["2", "0"]
-    assert answers[0].stdout.split()[1:] == answers[1].stdout.split()[1:]

@@ -187,7 +187,12 @@ def test_every_operator_is_tested():
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 def test_native_code_agrees_with_the_reference(dtype):
-    todo = [(n, floats_to(xs, dtype), attrs) for n, xs, attrs in cases()]
+    """Samples without float32 are the same for every dtype: f32 has them."""
+    todo = [
+        (n, floats_to(xs, dtype), attrs)
+        for n, xs, attrs in cases()
+        if dtype == "f32" or any(x is not None and x.dtype == np.float32 for x in xs)
+    ]
     assert not wrong([c for c in todo if accepted(*c)])
 
 

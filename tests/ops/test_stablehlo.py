@@ -335,8 +335,8 @@ def test_endless_programs():
     last = "%0 = stablehlo.add %x, %x : tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
     head = "(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
     call = "%0 = call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>\n return %0 : tensor<4xf32>\n}\n"
-    with pytest.raises(ModelError, match="more than 100000 operators once its calls are inlined"):
-        tw.compile(f"func.func @main{head}{call}{called}func.func private @f40{head}{last}")
+    with pytest.raises(ModelError, match="more than 10000 operators once its calls are inlined"):
+        tw.compile(f"func.func @main{head}{call}{called}func.func private @f40{head}{last}", operators=10_000)
     with pytest.raises(ModelError, match="@f0 of <text> calls itself"):
         tw.compile(f"func.func @main{head}{call}func.func private @f0{head}{call}func.func private @g{head}{last}")
     steps = 1_000_000  # known ones, which the runtime takes

@@ -1,6 +1,6 @@
 """One public class name, one thing: a reader who greps for a name finds its definition."""
 
-import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -21,10 +21,9 @@ KNOWN = {
 
 def test_no_public_class_name_stands_for_two_things():
     found = Counter(
-        node.name
+        name
         for path in PACKAGE.rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.M)
     )
     known = {name: count for count, names in KNOWN.items() for name in names.split()}
     several = {name: count for name, count in found.items() if count > 1}

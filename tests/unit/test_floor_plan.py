@@ -2,6 +2,7 @@
 imports included."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -34,19 +35,25 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
+def statements(name: str) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a module, anywhere in it: read once for all tests."""
+    return [n for n in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(n, (ast.Import, ast.ImportFrom))]
+
+
 def imports(name: str) -> set[tuple[str, int]]:
-    """(module of the package, line) of everything that a module imports, anywhere in it."""
+    """(module of the package, line) of everything that a module imports."""
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: set[tuple[str, int]] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(name):
         if isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*start, *(node.module.split(".") if node.module else [])])
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 found.update((m, node.lineno) for m in (full if full in MODULES else base,) if m in MODULES)
-        elif isinstance(node, ast.Import):
+        else:
             for alias in node.names:
                 module = alias.name
                 while module and module not in MODULES:
@@ -115,7 +122,7 @@ def test_the_root_is_asked_for_nothing_but_names_of_all():
     for name in MODULES:
         if room(name) in ("", "__main__", "cli", "compat"):
             continue
-        for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        for node in statements(name):
             if isinstance(node, ast.ImportFrom) and node.level and not node.module:
                 depth = len(name.split(".")) - (MODULES[name].name != "__init__.py")
                 if node.level == depth:

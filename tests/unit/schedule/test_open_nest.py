@@ -122,7 +122,7 @@ def test_what_rules_make(known, name, machine):
 
 def test_a_shared_tail_of_rows_of_two_dimensions(known):
     rows, seq, _ = known.symbols
-    kernel = product(rows * seq, 6, 20)
+    kernel = product(rows * seq, 2, 20)
     computes(schedule(kernel, WIDE).schedule.nest(), kernel)
 
 
@@ -130,7 +130,7 @@ def test_a_product_with_open_columns_stays_in_registers(known):
     """How many vectors the last tile of columns has decides what is laid out: tiles have one, or as many as surely
     divide. Before, such a product went to another rule."""
     _, seq, wide = known.symbols
-    for m, k, n in ((32, 12, seq), (seq, 12, 4), (32, 12, wide)):
+    for m, k, n in ((16, 12, seq), (seq, 12, 4), (16, 12, wide)):
         for machine in (NARROW, WIDE):
             kernel = product(m, k, n)
             made = schedule(kernel, machine)

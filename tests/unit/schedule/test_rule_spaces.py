@@ -96,7 +96,7 @@ KERNELS = {
     "matmul": lambda: matmul(12, 22, 40),
     "tall": lambda: matmul(61, 7, 11),
     "vector": lambda: matmul(1, 40, 37),
-    "conv": lambda: conv(6, 5, 19, 3),
+    "conv": lambda: conv(4, 5, 19, 3),
     "depthwise": lambda: depthwise(6, 13, 5),
     "batch_matmul": lambda: batch_matmul(3, 7, 5, 11),
     "turned_matmul": lambda: turned_matmul(3, 7, 21, 19),
