@@ -27,8 +27,7 @@ HARD_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# of what is installed only modules that are imported become bytecode, and by that
-INSTALL := $(PIP) install --no-compile -c $(CONSTRAINTS)
+INSTALL := $(PIP) install -c $(CONSTRAINTS)
 # kernels that the tests compile stay out of the user's cache
 TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in a process a core, two to four of them: each compiles and computes with one thread
