@@ -21,15 +21,15 @@ from ....graph.machine_costs import MIDDLING
 from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
-from ....tensor.kernel import Kernel, Stage
-from ...decisions import Decisions
+from ....tensor.kernel import Stage
 from ...machine import Machine, lanes
 from ...machine_instructions import UnitAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
-from ..common import coefficient, inline_producers
+from ..common import coefficient
 from .elements import after_stages, applied, shared_out
-from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, on, only_if, shared, within
+from .tactics import loops_rule, not_loops
+from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
 
 NAME = "block_contraction"
 PRIORITY = 5
@@ -58,23 +58,18 @@ SMALL = 1 << 12
 _SUMS = {"addf": "mulf", "addi": "muli"}
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    s.body = writer(s, found, tile, machine).nest()
-    s.temporaries.clear()
     s.plan = str(tile)
-    return s
+    return writer(s, found, tile, machine).nest()
+
+
+apply = loops_rule(NAME, write, not_loops)
 
 
 def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:

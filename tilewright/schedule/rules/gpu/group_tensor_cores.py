@@ -16,16 +16,16 @@ from ....support.dtypes import LOOP_TYPES
 from ....support.sizes import at_most, is_open, larger, typical
 from ....tensor.expr import Const, Load, Op, Var
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
+from ...nest import Stmt
 from ...schedule import Schedule
-from ..common import inline_producers
 from .contraction import Contraction, grid, read
 from .group_pipelines import ROW, PipelineWriter, not_copied
 from .group_tiles import WarpgroupWriter
+from .tactics import loops_rule, not_loops
 from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
 from .tile_order import TileOrder, far, orders
-from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
+from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
@@ -40,13 +40,7 @@ BULK_STAGES = (2, 3, 4, 5, 6)
 NEAR, FAR = 32, 80
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine) or axis(machine, GROUP) is None or axis(machine, MEMBER) is None:
-        return "the machine has no groups of warps"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
@@ -61,12 +55,21 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return planned(s, found, products, machine)
 
 
-def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Schedule | str:
-    """The schedule with a nest, or why there is none: one whose factors an engine of the machine brings, or else one
-    whose threads do."""
-    why = pipelined(s, p, products, machine)
-    if not why:
-        return s
+def unfit(kernel: Kernel, machine: Machine) -> str:
+    has = axis(machine, GROUP) is not None and axis(machine, MEMBER) is not None
+    return not_loops(kernel, machine) if has else "the machine has no groups of warps"
+
+
+apply = loops_rule(NAME, write, unfit)
+
+
+def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
+    """The nest, or why there is none: one whose factors an engine of the machine brings, or else one whose threads
+    do."""
+    made = pipelined(s, p, products, machine)
+    if not isinstance(made, str):
+        return made
+    why = made
     sides = side(s, p, products[0], 0), side(s, p, products[0], 1)
     size = LOOP_TYPES[products[0].dtype].nbytes
     if not all(x.deep and x.plain and x.run * size == COPY_BYTES for x in sides):
@@ -74,14 +77,12 @@ def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: M
     tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
         return tile if tile == why else f"{tile}, and {why}"
-    s.body = WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
-    s.temporaries.clear()
     s.plan = f"{_words(tile)}, brought by its units: {why}"
-    return s
+    return WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
 
 
-def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> str:
-    """Write the nest whose factors an engine brings; why there is none, empty if there is."""
+def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
+    """The nest whose factors an engine brings, or why there is none."""
     if machine.bulk is None:
         return "the machine has no engine that copies"
     if is_open(*(p.size(g) for g in ("batch", "rows", "columns", "depth"))):
@@ -90,20 +91,24 @@ def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine:
         return "a factor is computed on the way"
     if not s.sample_choice("engine", (True, False), True):
         return "as was decided"
-    why = ""
-    for own in views(p):
+    why, before, found = "", dict(s.decisions), list(views(p))
+    for i in [s.given["view"]] if s.given.get("view") in range(len(found)) else range(len(found)):
+        own = found[i]
         tile = choose(s, own, products, machine, engine=True)
         if isinstance(tile, str):
-            return why or tile
+            why = why or tile
+            break
         order = ordered(s, own, tile, machine, LOOP_TYPES[products[0].dtype].nbytes)
         sides = side(s, own, products[0], 0), side(s, own, products[0], 1)
         writer = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order)
         body = writer.nest(machine.bulk.side)
         if not (why := not_copied(body, s, machine)):
-            s.body = body
-            s.temporaries.clear()
+            if len(found) > 1:
+                s.sample_choice("view", range(len(found)), i)
             s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
-            break
+            return body
+        s.decisions = dict(before)
+    s.sample_choice("engine", (False,), False)
     return why
 
 

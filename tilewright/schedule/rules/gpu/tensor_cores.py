@@ -11,13 +11,14 @@ from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
+from ...nest import Stmt
 from ...region import all_ranges
 from ...schedule import Schedule
-from ..common import coefficient, inline_producers
+from ..common import coefficient
 from .contraction import SMALL, Contraction, grid, read
-from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
+from .tactics import loops_rule, not_loops
+from .units import BLOCK, LANE, WARP, axis, fits_axis, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"
@@ -38,13 +39,7 @@ BUSY, OTHER_REGISTERS = 4, 40
 NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine) or not machine.warp_products or not machine.warp_loads:
-        return "the machine has no instructions of warps"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
@@ -60,10 +55,16 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     tile = choose(s, found, product, sides, machine)
     if isinstance(tile, str):
         return tile
-    s.body = WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
-    s.temporaries.clear()
     s.plan = str(tile)
-    return s
+    return WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
+
+
+def unfit(kernel: Kernel, machine: Machine) -> str:
+    has = machine.warp_products and machine.warp_loads
+    return not_loops(kernel, machine) if has else "the machine has no instructions of warps"
+
+
+apply = loops_rule(NAME, write, unfit)
 
 
 # ---- what is multiplied ----------------------------------------------------------------------------------------------

@@ -22,17 +22,15 @@ from typing import Any
 
 from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
-from ..custom.opaque import joined
 from ..custom.top_k import TopKKernel
 from .row_team import FAR, at_once
+from .tactics import operator_rule
 from .teams import BARRIER, BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, within
+from .units import BLOCK, all_of, axis, guarded, only_if, shared, within
 
 NAME = "block_top_k"
 PRIORITY = 7
@@ -68,12 +66,8 @@ class TopKPlan:
         return self.form, self.rows, self.threads, self.each
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic != "top_k":
-        return "it is no selection of the first elements"
-    t = TopKKernel(kernel)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    t = TopKKernel(s.kernel)
     if any(map(is_open, (*t.lead, t.size))) or is_open(t.k):
         return "its sizes are open"
     lines = prod(t.lead)
@@ -83,19 +77,16 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "browsers have no 64-bit numbers without sign"
     found = plans(t, machine)
     best = min(found, key=lambda p: cost(p, t, machine))
-    if not (decisions or {}).get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
+    if not s.given.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one thread takes less"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    plan = TopKPlan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
-    body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
+    plan = TopKPlan(*s.sample_choice("plan", [p.numbers for p in found], best.numbers))
     kept = f", {plan.each} elements of each thread" if plan.each else ""
     s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.threads} threads each{kept}"
-    return s
+    nest: Stmt = _FORMS[plan.form](t, plan, machine).nest()
+    return nest
+
+
+apply = operator_rule(NAME, write, ("top_k",), "it is no selection of the first elements")
 
 
 def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:

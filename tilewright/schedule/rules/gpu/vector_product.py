@@ -21,16 +21,14 @@ from math import prod
 from ....support.dtypes import LOOP_TYPES
 from ....support.sizes import is_open, less, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, minimum, substitute
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
-from ..common import inline_producers
 from .contraction import SMALL, Contraction, read
 from .elements import applied
+from .tactics import loops_rule, not_whole
 from .tensor_cores import lies_along_batch, lies_along_sum
-from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
+from .units import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
 from .warp_tiles import innermost
 
 NAME = "vector_product"
@@ -61,13 +59,7 @@ MOST_NUMBERS, OTHER_REGISTERS = 80, 40
 ADDRESSES, REGISTERS = 20, 64
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque or kernel.one_thread:
-        return "an operator with a loop nest of its own, or a part of a kernel"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     p = read(s)
     if isinstance(p, str):
         return p
@@ -90,10 +82,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     share = choose(s, matrix, p.size("batch"), machine)
     if isinstance(share, str):
         return share
-    s.body = GemvWriter(s, p, matrix, share).nest()
-    s.temporaries.clear()
     s.plan = str(share)
-    return s
+    return GemvWriter(s, p, matrix, share).nest()
+
+
+apply = loops_rule(NAME, write, not_whole)
 
 
 def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
