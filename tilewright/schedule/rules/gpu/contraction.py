@@ -47,8 +47,6 @@ RUN, GAP = 8, 4
 TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 #: what may be computed beyond a result, in times of all of it; fewer results than these are sums of their own rather
 MOST_BEYOND, FEW_RESULTS = 1.4, 256
-#: registers of a thread beside its numbers, and those that each thread of the largest block may have
-ADDRESSES, REGISTERS = 20, 64
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -282,12 +280,12 @@ def beyond(t: ContractionTile, p: Contraction) -> float:
 
 def resident(t: ContractionTile, machine: Machine) -> int:
     """Occupancy: tiles that a multiprocessor runs at the same time, by threads, registers and shared memory."""
-    block, memory = axis(machine, BLOCK), shared(machine)
+    block, memory, held = axis(machine, BLOCK), shared(machine), machine.occupancy
     assert block is not None and memory is not None
     limit = block.limit or 1
-    registers = t.thread_rows * t.thread_columns + t.thread_rows + t.thread_columns + ADDRESSES
+    registers = t.thread_rows * t.thread_columns + t.thread_rows + t.thread_columns + held.addresses
     near = memory.bytes // (4 * t.depth * (t.rows + t.columns + 2 * GAP))
-    return max(min(near, 2 * limit // t.threads, limit * REGISTERS // (t.threads * registers)), 1)
+    return max(min(near, held.blocks * limit // t.threads, limit * held.registers // (t.threads * registers)), 1)
 
 
 # ---- the nest ------------------------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from .contraction import Contraction, grid, read
 from .group_pipelines import ROW, PipelineWriter, not_copied
 from .group_tiles import WarpgroupWriter
 from .tactics import loops_rule, not_loops
-from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
+from .tensor_cores import share, side
 from .tile_order import TileOrder, far, orders
-from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis
+from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, processors
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
@@ -36,8 +36,6 @@ ROW_BYTES = 128
 GROUPS, BLOCKS, STAGES = ((1, 1), (2, 1), (1, 2), (2, 2)), (1, 2), (2, 3, 4)
 #: the same where an engine copies
 BULK_STAGES = (2, 3, 4, 5, 6)
-#: what a number from shared and from global memory is worth in multiply-adds: those of `tensor_cores` are half as fast
-NEAR, FAR = 32, 80
 
 
 def write(s: Schedule, machine: Machine) -> Stmt | str:
@@ -132,7 +130,7 @@ def views(p: Contraction) -> Iterator[Contraction]:
 def ordered(s: Schedule, p: Contraction, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
     """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
     the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
-    most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
+    most = processors(machine) * max(int(1 / part(t, machine, size, engine=True)), 1)
     (_, across), (_, down), (_, batch) = grid(p, t)
     if across * down * batch * 2 <= most:
         return None
@@ -215,13 +213,13 @@ def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Ma
         t
         for t in fits
         if part(t, machine, size, engine) <= 1
-        and _registers(t) + 2 * OTHER_REGISTERS <= machine.vector_registers
+        and _registers(t) + 2 * machine.occupancy.beside <= machine.vector_registers
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
         return "no tile fits the machine"
     best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages, -t.warps))
-    if best.tiles(p) * 16 < machine.cores:
+    if best.tiles(p) * 2 < processors(machine):
         return "its tiles are too few for groups of warps"
     numbers = [(t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth, t.stages) for t in fits]
     m, n, a, b, d, k = s.sample_choice("tile", numbers, numbers[fits.index(best)])
@@ -240,13 +238,15 @@ def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
 
 def cost(t: WarpTile, p: Contraction, rows: int, machine: Machine, size: int, engine: bool) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
-    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    costs = machine.matrix_costs
+    near, far = costs.near * costs.group_speed, costs.far * costs.group_speed
+    turns = -(-typical(t.tiles(p)) // processors(machine))
     steps = -(-typical(p.size("depth")) // t.depth)
     at_once = min(turns, max(int(1 / part(t, machine, size, engine)), 1))
     least = t.rows * t.columns * t.depth
-    work = least * (1 + NEAR * (1 / t.thread_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))
-    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
-    return turns * (steps * (work + wait) + LATENCY / at_once)
+    work = least * (1 + near * (1 / t.thread_columns + 1 / rows) + far * (1 / t.rows + 1 / t.columns))
+    wait = max(costs.latency / at_once - (t.stages - 1) * least, 0.0) + costs.barrier / at_once
+    return turns * (steps * (work + wait) + costs.latency / at_once)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instructions", "turned"]

@@ -24,7 +24,7 @@ from ...machine import Machine, lanes
 from ...nest import For, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, mul, unflatten
-from .row_team import FAR, at_once
+from .row_team import at_once
 from .tactics import operator_rule
 from .teams import BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, only_if, within
@@ -105,12 +105,12 @@ def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     beside = p.threads * p.run if lines.along else p.rows
-    spread = max(machine.line_bytes / 4 / beside, 1.0)
+    far, spread = machine.thread_costs.far, max(machine.line_bytes / 4 / beside, 1.0)
     # a thread's loads do not wait for each other, those of another piece wait for its sums
-    each = 2 * FAR * spread / min(p.run, 4) + 3
-    one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.threads, lines.along, machine))
+    each = 2 * far * spread / min(p.run, 4) + 3
+    one = p.pieces(lines.size) * (p.run * each + far + meeting(p.threads, lines.along, machine))
     blocks = -(-lines.count // p.rows)
-    everyone = blocks * max(p.rows * p.threads, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / machine.thread_costs.small_block)
     return one * everyone / at_once(machine) + one
 
 

@@ -26,7 +26,7 @@ from ...nest import For, If, Stmt, Store, loop, seq, store, transform
 from ...schedule import Schedule
 from ..custom.nests import Access, both, flatten, index, less, select, unflatten, wrapped
 from ..custom.scatter import Scatter
-from .row_team import FAR, at_once
+from .row_team import at_once
 from .tactics import operator_rule
 from .teams import BlockRows, Scanned
 from .units import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
@@ -37,8 +37,6 @@ PRIORITY = 7
 EACH, PIECE = 8, 512
 #: so many times as many operations as a processor's form has are worth it: its accesses do not coalesce
 WORTH = 8
-#: so many threads in the place of one hide the latency of memory
-HIDING = 16
 _NUMBER = "i32"
 
 
@@ -107,10 +105,10 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     lines, updates = prod(s.data) // s.data[axis_], chosen[axis_]
     beside = prod(s.data[axis_ + 1 :])  # neighbouring lines
     spread = min(max(machine.line_bytes // 4 // beside, 1), 8)
-    threads_busy = HIDING * at_once(machine)
+    far, threads_busy = machine.thread_costs.far, machine.thread_costs.hiding * at_once(machine)
     costs = {  # a thread of a line waits for each element, those of elements for each other's
-        "elements": -(-prod(s.data) // threads_busy) * (updates * 4 + 2 * FAR),
-        "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
+        "elements": -(-prod(s.data) // threads_busy) * (updates * 4 + 2 * far),
+        "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * far * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
     threads = asking.sample_choice("units", *block_sizes(machine))
@@ -194,7 +192,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     slices, size, count = prod(s.data[:depth]), prod(s.data[depth:]), prod(lead)
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
-    found = []
+    found, far = [], machine.thread_costs.far
     threads = 1
     while threads <= min(block.limit or 1, 256) and (threads == 1 or threads < 2 * size):
         rows = max(min(block.limit or 1, 256) // threads, 1)
@@ -208,12 +206,12 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
         blocks = -(-slices * -(-size // (p.threads * p.each)) // p.rows)
         search = count // p.threads if s.reduction == "none" else count
         spread = max(machine.line_bytes // 4 // min(p.threads, size) / (p.rows if size == 1 else 1), 1.0)
-        one = 3 * search + count / (p.rows * p.threads) * FAR + 2 * p.each * FAR * spread + FAR
+        one = 3 * search + count / (p.rows * p.threads) * far + 2 * p.each * far * spread + far
         return one * blocks * p.rows * p.threads / at_once(machine) + one
 
     best = min(found, key=cost)
     tasks = min(slices * (s.data[-1] if size > 1 else 1), at_once(machine))
-    alone = count * FAR + 8 * FAR * -(-prod(s.data) // tasks)
+    alone = count * far + 8 * far * -(-prod(s.data) // tasks)
     if cost(best) > WORTH * alone and not asking.given:
         return "looking for the updates of each slice takes longer than to go through them"
     plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))

@@ -27,9 +27,9 @@ from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.top_k import TopKKernel
-from .row_team import FAR, at_once
+from .row_team import at_once
 from .tactics import operator_rule
-from .teams import BARRIER, BlockRows, Scanned, meeting
+from .teams import BlockRows, Scanned, meeting
 from .units import BLOCK, all_of, axis, guarded, only_if, shared, within
 
 NAME = "block_top_k"
@@ -139,27 +139,27 @@ def _powers(limit: int) -> list[int]:
 def alone(t: TopKKernel, machine: Machine) -> float:
     """What lines take where each is a single thread's, in operations."""
     turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
-    return float(turns * t.size * FAR * passes)
+    return float(turns * t.size * machine.thread_costs.far * passes)
 
 
 def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
     """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
-    limit = (block.limit if block is not None else None) or 1
-    one: float
+    limit, costs = (block.limit if block is not None else None) or 1, machine.thread_costs
+    one, far = 0.0, costs.far
     if p.form == "rank":
-        one = n * (1 + COMPARED * p.each) + -(-n // p.threads) * FAR + 4 * FAR
+        one = n * (1 + COMPARED * p.each) + -(-n // p.threads) * far + 4 * far
         blocks = -(-lines // p.rows) * -(-n // (p.threads * p.each))
     elif p.form == "sort":
-        one = _steps(t) * (_whole(t) // 2 // p.threads * SWAPPED + BARRIER) + -(-_whole(t) // p.threads) * 2 * FAR
+        one = _steps(t) * (_whole(t) // 2 // p.threads * SWAPPED + costs.barrier) + -(-_whole(t) // p.threads) * 2 * far
         blocks = -(-lines // p.rows)
     else:
         passes = 32 // DIGIT + -(-(n - 1).bit_length() // DIGIT)
         steps, counts = -(-n // p.threads), (1 << DIGIT) - 1
-        one = passes * (steps * ((FAR if not p.each else 0) + 2 * counts) + 2 * meeting(p.threads, True, machine))
-        one += 2 * steps * FAR + int(-(-t.k // p.threads) * t.k) * (1 + COMPARED)
+        one = passes * (steps * ((far if not p.each else 0) + 2 * counts) + 2 * meeting(p.threads, True, machine))
+        one += 2 * steps * far + int(-(-t.k // p.threads) * t.k) * (1 + COMPARED)
         blocks = lines
-    everyone = blocks * max(p.rows * p.threads, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / costs.small_block)
     return one * everyone / at_once(machine) + one
 
 
