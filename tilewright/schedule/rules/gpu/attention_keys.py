@@ -1,4 +1,4 @@
-"""Attention of few queries (a decode step): the threads of a block divide the keys among them.
+"""Attention of few queries (a decode step): the threads of a block divide the keys among them (split-KV in a block).
 
 Threads come in teams. The threads of a team have parts of one row of the depth and of the values, contiguous in memory,
 so that a team's reads of keys and values coalesce. Every team iterates over its own keys with an online softmax:

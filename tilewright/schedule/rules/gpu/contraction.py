@@ -40,7 +40,7 @@ DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: neighbours in the sum that neighbouring threads load (a divisor of all of `DEPTHS`), and numbers between the rows
-#: of a piece that is brought so: their product is the number of banks
+#: of a piece that is loaded so: their product is the number of banks
 RUN, GAP = 8, 4
 #: costs: of loads that neighbouring threads make together (coalesced), of those of each by itself, to bring an element
 #: to shared memory; operations to find an element's places

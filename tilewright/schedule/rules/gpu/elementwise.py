@@ -71,7 +71,7 @@ def _order(s: Schedule, b: Store) -> None:
 
 def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine) -> str | None:
     """A short loop along which neighbours in memory are read that results do not keep beside each other: a thread that
-    takes all of it reads what it has brought already. None where threads would be too few."""
+    takes all of it reads lines that it has loaded already. None where threads would be too few."""
     if not dims:
         return None
     steps = {v: dict(load_strides(s, s.store(name), v)) for v, _ in dims}

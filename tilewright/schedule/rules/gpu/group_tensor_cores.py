@@ -62,8 +62,7 @@ apply = loops_rule(NAME, write, unfit)
 
 
 def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
-    """The nest, or why there is none: one whose factors an engine of the machine brings, or else one whose threads
-    do."""
+    """The nest, or why there is none: one whose factors the copy engine loads, or else one whose threads do."""
     made = pipelined(s, p, products, machine)
     if not isinstance(made, str):
         return made
@@ -75,14 +74,14 @@ def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: M
     tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
         return tile if tile == why else f"{tile}, and {why}"
-    s.plan = f"{_words(tile)}, brought by its units: {why}"
+    s.plan = f"{_words(tile)}, loaded by its threads: {why}"
     return WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
 
 
 def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
-    """The nest whose factors an engine brings, or why there is none."""
+    """The nest whose factors the copy engine (TMA) loads, or why there is none."""
     if machine.bulk is None:
-        return "the machine has no engine that copies"
+        return "the machine has no copy engine"
     if is_open(*(p.size(g) for g in ("batch", "rows", "columns", "depth"))):
         return "its sizes are open"
     if not all(side(s, p, products[0], i).plain for i in (0, 1)):
@@ -103,7 +102,7 @@ def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine:
         if not (why := not_copied(body, s, machine)):
             if len(found) > 1:
                 s.sample_choice("view", range(len(found)), i)
-            s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
+            s.plan = f"{_words(tile)}, copied by the engine{f', {order}' if order is not None else ''}"
             return body
         s.decisions = dict(before)
     s.sample_choice("engine", (False,), False)
@@ -128,8 +127,8 @@ def views(p: Contraction) -> Iterator[Contraction]:
 
 
 def ordered(s: Schedule, p: Contraction, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
-    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
-    the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
+    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks load keeps
+    the cache busy: clusters load less of it, and blocks of several tiles wait less."""
     most = processors(machine) * max(int(1 / part(t, machine, size, engine=True)), 1)
     (_, across), (_, down), (_, batch) = grid(p, t)
     if across * down * batch * 2 <= most:

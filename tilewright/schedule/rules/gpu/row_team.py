@@ -207,7 +207,7 @@ def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> 
     best = min(teams, key=lambda t: cost(t, rows, needs, machine))
     alone = best.threads == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
     if alone and not s.given:
-        return "a unit takes a row as well by itself"
+        return "one thread for each row is as fast"
     numbers = list(dict.fromkeys((t.rows, t.threads) for t in teams))
     chosen = s.sample_choice("team", numbers, (best.rows, best.threads))
     fits = [t for t in teams if (t.rows, t.threads) == chosen]
@@ -272,7 +272,7 @@ def _bytes(dtype: str) -> int:
 def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> float:
     """The time of a team, in operations of a thread: of all of them, so many at a time, and of one after all.
 
-    Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
+    Neighbours that share no line of memory load one each, unless a row is no longer than a line; what they write of
     short rows goes there a sector each, for nothing waits for the others of it. What is kept in shared memory is
     touched there at each level; registers and shared memory that are full leave room for fewer threads.
     """

@@ -8,7 +8,7 @@ Elements become integers of the same order (`TopKKernel.order`). Three forms:
     select:  one block a line, for few of many: radix select. Two bits at a time, the highest first, threads count how
              many elements reach a threshold, until it is the k-th largest, and then up to which position equal ones are
              among the first k; these are copied to shared memory, and ranked there
-    sort:    see `_Sorted`
+    sort:    bitonic sort of a line in shared memory
 
 Nothing depends on the order of threads, and all of them come to every barrier whatever the numbers are.
 """
@@ -439,8 +439,9 @@ class _Selected(_Lines):
 
 
 class _Sorted(_Lines):
-    """Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how long runs of one
-    direction are (`run`): half as far in each step, and of runs twice as long when they have been neighbours."""
+    """Bitonic sort. Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how
+    long runs of one direction are (`run`): half as far in each step, and of runs twice as long when they have been
+    neighbours."""
 
     def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)

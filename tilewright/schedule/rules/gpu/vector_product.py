@@ -5,7 +5,7 @@ many long loads of the matrix in flight.
         each thread takes some neighbouring columns and every so many steps of the sum; for each few of these:
             it loads all of its part of the matrix, and that of the vectors
             it multiplies and adds, in registers
-        the partial sums of a column's threads are combined in shared memory
+        the partial sums of a column's threads (split-K in a block) are combined in shared memory by a tree
         each column is written by one thread, with the elementwise epilogue
 
 Where the matrix is contiguous along the sum, a thread has neighbouring steps of some columns.
