@@ -118,7 +118,7 @@ def test_drawn_products_are_right_with_drawn_tiles(seed):
     case, count, decisions = drawn(seed)
     made = ruled(case, FEW[count], decisions)
     print(case, made.plan)
-    assert "brought by an engine" in made.plan
+    assert "copied by the engine" in made.plan
     nest = finish(made.nest())
     emitted = emit(nest, FEW[count])
     assert "cp.async.bulk.tensor" in emitted.text and "wgmma.mma_async" in emitted.text
@@ -129,7 +129,7 @@ def test_units_of_several_turns_do_not_meet_in_memory():
     case = Case(128, 64, 72, turned=(True, False), shared=True)
     machine = replace(FEW[1], shared_bytes=40 << 10)
     made = ruled(case, machine)
-    assert made.plan.endswith("brought by an engine, 2 for each of 1 blocks, 1 rows of them at once")
+    assert made.plan.endswith("copied by the engine, 2 for each of 1 blocks, 1 rows of them at once")
     nest = made.nest()
     assert illegal(nest.body, nest.buffers(), lambda: machine) is None
     case.right(interpret_nest(nest, given(case, nest), machine)["y"])
@@ -165,7 +165,7 @@ def test_a_large_product_is_pipelined(m, n, k, decisions, tmp_path):
     made = schedule(kernel, SM_90A, decisions)
     assert made.rule == "group_tensor_cores"
     plan = "tiles of 128 x 256 on 2 groups of warps, 64 x 256 each, 64 steps of the sum in shared memory, 4 at once"
-    assert made.schedule.plan.startswith(f"{plan}, brought by an engine")
+    assert made.schedule.plan.startswith(f"{plan}, copied by the engine")
     emitted = emit(made.nest, SM_90A)
     text = ptx(emitted, SM_90A.llvm)
     assert emitted.launch.block == (384, 1, 1) and emitted.launch.grid == (512 if decisions else 128, 1, 1)
@@ -194,7 +194,7 @@ def test_units_bring_what_an_engine_cannot(tmp_path):
     """As was decided, or for windows of a convolution."""
     case = Case(100, 72, 192, "f16", turned=(False, True))
     made = ruled(case, decisions={"engine": False})
-    assert made.plan.endswith("brought by its units: as was decided")
+    assert made.plan.endswith("loaded by its threads: as was decided")
     nest = finish(made.nest())
     emitted = emit(nest, FEW[1])
     case.right(run(nest, emitted, given(case, nest))["y"])
@@ -230,7 +230,7 @@ def f(x: bf16[{b}, {h}, {h}, {c}], w: bf16[{p}, {p}, {c}, 72], y: out(f32[{b}, {
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "size, channels, way", [(1, 72, "brought by an engine"), (2, 64, "brought by its units: block bring_a_first")]
+    "size, channels, way", [(1, 72, "copied by the engine"), (2, 64, "loaded by its threads: block bring_a_first")]
 )
 def test_convolutions_are_products(size, channels, way):
     b, h = 2, 7

@@ -159,5 +159,5 @@ def test_the_matrix_is_read_in_long_accesses_many_at_once(k, n, sm, tmp_path):
     reads = len(re.findall(r"ld\.global\.nc\.v4\.b32", text))
     assert reads >= share.steps and "ld.global.nc.b16" not in text
     blocks, processors = emitted.launch.grid[0], machine.multiprocessors
-    on_way = -(-blocks // processors) * share.threads * vector_product.ON_WAY * 16
+    on_way = -(-blocks // processors) * share.threads * SM_80.occupancy.in_flight * 16
     assert 2 * blocks >= processors and on_way >= machine.flight_bytes

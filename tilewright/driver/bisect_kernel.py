@@ -87,14 +87,15 @@ class WrongStep:
 def steps(state: State, symbol: str) -> list[tuple[str, Nest]]:
     """The nest of a kernel before its schedule, after each step of it, and finished."""
     made = state.schedules[symbol]
-    s = Schedule(made.schedule.kernel, made.schedule.target, body=made.schedule.start)
-    own = s.kernel.opaque is not None
-    found = [("the operator's own loop nest" if own else "the loops as they are read from level 3,", s.nest())]
+    s = Schedule(made.schedule.kernel, made.schedule.target)
+    found = [("the loops as they are read from level 3,", s.nest())]
     for number, step in enumerate(made.schedule.trace, 1):
         getattr(s, step.name)(*step.args, **step.kwargs)
         found.append((f"step {number}, {step},", s.nest()))
+    if s.kernel.opaque is not None:  # its own loop nest is made by the first step
+        found = found[1:]
     last = made.schedule.nest()
-    if str(found[-1][1]) != str(last):
+    if not found or str(found[-1][1]) != str(last):
         found.append((f"rule {made.rule!r}, which changes the nest without a step,", last))
     found.append(("finish (initializations, partial tiles, simplification)", made.nest))
     return found

@@ -59,7 +59,7 @@ class Snapshot:
         _write_stage(self.stage, self.state, Path(path))
 
     def traces(self) -> dict[str, str]:
-        """The trace of every kernel that primitives alone have scheduled, as the option ``schedules`` takes them."""
+        """The trace of every kernel, as the option ``schedules`` takes them; see `given.traces`."""
         return given.traces(self.state)
 
     @property

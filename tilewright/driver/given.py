@@ -16,7 +16,6 @@ from ..schedule.nest import Nest
 from ..schedule.parse import NestSyntaxError, parse_nest
 from ..schedule.primitives.memory import packed_shape
 from ..schedule.rules import Scheduled
-from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.schedule import Schedule
 from ..schedule.trace import replay
 from ..support.errors import ModelError, TilewrightError, UsageError
@@ -78,7 +77,7 @@ class Given:
         if trace is None:
             return None
         try:
-            made = replay(_fresh(kernel, self.target, self.machine), trace)
+            made = replay(Schedule(kernel, self.target), trace)
         except TilewrightError as e:
             e.operator = f"kernel {kernel.name}"
             raise
@@ -99,20 +98,14 @@ class Given:
             )
 
 
-def _fresh(kernel: Kernel, target: Target, machine: Any) -> Schedule:
-    """A kernel before the first step: plain loops, or the loop nest that its operator has of its own."""
-    if kernel.opaque is None:
-        return Schedule(kernel, target)
-    return Schedule(kernel, target, body=schedule_kernel(kernel, machine).schedule.start)
-
-
 def traces(state: State) -> dict[str, str]:
-    """The trace of every kernel that primitives alone have scheduled, by kernel; what ``schedules`` takes. What another
-    processor planned by itself has none."""
+    """The trace of every kernel, by kernel; what ``schedules`` takes. Nests that were read from a file have none, and
+    kernels that another processor planned by itself."""
     return {
         name: str(made.schedule.trace)
         for name, made in state.schedules.items()
-        if made.schedule.trace or (made.schedule.body is made.schedule.start and not isinstance(made, Taken))
+        if made.schedule.trace
+        or (not isinstance(made, Taken) and made.schedule.body == Schedule(made.schedule.kernel).body)
     }
 
 

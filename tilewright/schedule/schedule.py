@@ -25,6 +25,7 @@ from .primitives.split_dimension import SplitDimensionPrimitives
 from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
 from .primitives.swizzle import SwizzlePrimitives
+from .primitives.tactics import TacticPrimitives
 from .primitives.tensors import TensorPrimitives
 from .trace import replay
 
@@ -44,6 +45,7 @@ class Schedule(
     RoundPrimitives,
     SplitDimensionPrimitives,
     StaggerPrimitives,
+    TacticPrimitives,
     Buildable,
 ):
     """The loop nest of a kernel while it is being transformed.

@@ -86,8 +86,9 @@ def replay(s: S, text: str) -> S:
         method = getattr(type(s), call.func.attr, None)
         if method is None or not getattr(method, "is_primitive", False):
             raise UsageError(f"{call.func.attr!r} in line {node.lineno} of the trace is no primitive", stage="schedule")
-        args = [_value(a, names) for a in call.args]
-        given = {str(k.arg): _value(k.value, names) for k in call.keywords}
+        own = {} if call.func.attr == "tactic" else names  # its arguments are no names of the kernel
+        args = [_value(a, own) for a in call.args]
+        given = {str(k.arg): _value(k.value, own) for k in call.keywords}
         result = _apply(s, method, args, given, f"line {node.lineno} of the trace: {lines[node.lineno - 1].strip()}")
         names.update(zip(_made(lines[(node.end_lineno or 1) - 1]), s.trace[-1].made, strict=False))
         if target is not None:

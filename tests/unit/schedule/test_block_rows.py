@@ -149,7 +149,7 @@ def f(x: f32[2, 4096], y: out(f32[4096])):
         for k in serial(2):
             s0: y[i] = reduce(addf(x[k, i], y[i]), init=f32(0.0), over=(k,))
 """
-    assert rows.apply(te.from_nest(pool), GPU) == "a unit takes a row as well by itself"
+    assert rows.apply(te.from_nest(pool), GPU) == "one thread for each row is as fast"
     assert schedule(te.from_nest(text), GPU).rule == "block_rows"
     two = """
 def f(x: f32[4, 8], y: out(f32[4])):

@@ -27,6 +27,7 @@ from tilewright.schedule.finish import finish
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.contraction import contraction
 from tilewright.schedule.rules.convolution import depthwise_chain
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.base import find
 from tilewright.targets.cpu.description import CpuDescription, describe_x86
 from tilewright.tensor.chains import row_chain
@@ -173,6 +174,10 @@ def kernel_of(case):
     return chain
 
 
+def replays(s, machine):
+    assert str(Schedule.replay(s.kernel, str(s.trace), machine).nest()) == str(s.nest())
+
+
 @pytest.mark.parametrize(
     "name", ["residual", "batch", "stride", "no_projection", "no_expansion", "uneven_border", "two_depthwise"]
 )
@@ -186,6 +191,7 @@ def test_decisions_keep_the_meaning(name, joined):
         c = space.sample(rng)
         found = BuiltKernel(c.nest, target, 2)(*given)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=str(c.decisions))
+        replays(c.schedule, target.describe())
 
 
 @pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -203,6 +209,7 @@ def test_panels_of_channels(name, machine, joined):
         for more in ({}, {"row0_tile": (2, 1, 3), "row1_tile": (2, 1, 2)}, space.sample(rng).decisions):
             c = space.realize({**more, "channels": width})
             assert c.rule == "depthwise_chain" and c.decisions["channels"] == width
+            replays(c.schedule, machine)
             for run in teams(BuiltKernel(c.nest, target, 1)):
                 found = run(*given)
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(c.decisions))

@@ -19,15 +19,19 @@ from tilewright.schedule.ceilings import Measurable
 from tilewright.schedule.machine import NO_LIMIT, Machine, Rate, lanes, one_thread
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
+from tilewright.schedule.rules.gpu.units import processors
 from tilewright.support.errors import PackageError, UsageError
 from tilewright.targets import base
 from tilewright.targets.c.describe import CDescription
 from tilewright.targets.cpu.description import CpuDescription
+from tilewright.targets.cuda.description import SM_90A
 from tilewright.targets.mcu.machines import MACHINES as BOARDS
 from tilewright.targets.mcu.machines import McuDescription
 from tilewright.tune.space import Space
 
 PACKAGE = Path(tilewright.__file__).parent
+#: where the numbers of machines stand, and of what is counted
+RECORDS = ("machine.py", "processor_costs.py", "block_costs.py", "executed.py")
 SOURCES = {p.relative_to(PACKAGE).as_posix(): p.read_text() for p in PACKAGE.rglob("*.py")}
 #: what processors and their instructions are called
 FEATURES = re.compile(
@@ -100,7 +104,7 @@ def test_costs_are_the_machines():
             if line.startswith("#:"):
                 comment += line
             elif comment:
-                if "cycle" in (comment + line).lower() and path.name not in ("machine.py", "executed.py"):
+                if "cycle" in (comment + line).lower() and path.name not in RECORDS:
                     found.append(f"{path.relative_to(PACKAGE)}, line {number}: {line}")
                 comment = ""
     assert not found, "\n".join(found)
@@ -128,6 +132,24 @@ def test_descriptions_are_data(description):
 
 def test_one_thread_of_any_machine():
     assert one_thread(MACHINES["zen4"]).cores == 1 and one_thread(BOARDS[0]) is BOARDS[0]
+    alone = one_thread(SM_90A)  # its cores follow from its multiprocessors
+    assert (alone.cores, alone.axes, alone.to_json()) == (1, SM_90A.axes, SM_90A.to_json())
+    assert alone == one_thread(SM_90A) != SM_90A and hash(alone) == hash(one_thread(SM_90A)) and SM_90A.cores == 1056
+
+
+def test_gpu_rules_hold_no_number_of_a_machine():
+    """What an access, a barrier or a register is worth stands in records (`schedule/block_costs.py`), and there is one
+    number of multiprocessors."""
+    rules = {name: parsed(name) for name in SOURCES if name.startswith("schedule/rules/gpu/")}
+    for name, tree in rules.items():
+        held = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        said = re.compile(
+            r"FAR|NEAR|LATENCY|(\w+_)?BARRIER|SHUFFLE|MEETING|ADDRESSES|(\w+_)?REGISTERS|EXPONENTIAL|ALONE"
+        )
+        assert not [n for n in held if said.fullmatch(n)], name
+        assert "cores // " not in ast.unparse(tree), name
+    few = replace(SM_90A, multiprocessors=3)
+    assert (few.grid_costs.processors, few.split_scans, processors(few)) == (3, 3, 3)
 
 
 def test_descriptions_of_other_versions_are_read_or_refused():

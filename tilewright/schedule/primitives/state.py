@@ -170,16 +170,20 @@ class State:
         self.temporaries = {b.name: b for b in kernel.temporaries}
         self.stages = {s.name: s for s in kernel.stages}
         self.body = body if body is not None else _start(kernel)
-        #: the nest before the first step
-        self.start = self.body
         self.packs: dict[str, Pack] = {}
         #: how a sum of products runs, in words (`planner.Plan`)
         self.plan = ""
         self.trace = Trace(kernel)
         self._nested = False
         self._machine: Machine | None = None
-        # operators with loop nests of their own may rely on what cannot be shown here
-        self._provable = check(self.body, self.params, self.temporaries) is None
+        self._proved: bool | None = None
+
+    @property
+    def _provable(self) -> bool:
+        """Whether the nest is one of which `check` can show what is legal: one that a tactic wrote may rely on more."""
+        if self._proved is None:
+            self._proved = check(self.body, self.params, self.temporaries) is None
+        return self._proved
 
     def _now(self) -> tuple[Stmt, dict[str, Buffer], dict[str, Buffer], dict[str, Pack]]:
         return self.body, dict(self.temporaries), dict(self.params), dict(self.packs)

@@ -41,8 +41,11 @@ _PACKAGE = __name__.partition(".")[0] + "."
 _ADDED: dict[str, Any] = {}
 #: how a loop nest that is built directly asks for a decision: name, candidates, default (`Schedule.sample_choice`)
 Choose = Callable[[str, Sequence[Any], Any], Any]
+Tactic = Callable[["Schedule", Machine], Stmt | str]
 #: opaque operator -> function that builds the body of its kernel; see `direct`
 DIRECT: dict[str, Callable[..., Any]] = {}
+#: what writes the nest of a tactic, by name; see `tactic`
+TACTICS: dict[str, Tactic] = {}
 #: those whose nest writes each element of the (single) result once and never reads it
 WRITES_ONCE: set[str] = set()
 #: those whose builders compare sizes for their speed only
@@ -90,6 +93,27 @@ def direct(
         return build
 
     return register
+
+
+def tactic(name: str, write: Tactic) -> None:
+    """Register the step ``s.tactic(name)`` (`Schedule.tactic`): `write` makes the nest that takes the place of the
+    schedule's, from that and the machine, or says why there is none. What it asks with `Schedule.sample_choice` becomes
+    the arguments of the step. UsageError if there is another one of that name."""
+    if TACTICS.setdefault(name, write) is not write:
+        raise UsageError(f"there is a tactic called {name!r}", stage="schedule", hint="choose another name")
+
+
+def tactics() -> dict[str, Tactic]:
+    """What writes the nest of a tactic, by name."""
+    rules()
+    return TACTICS
+
+
+def by_typical_sizes(kernel: Kernel) -> bool:
+    """Whether a rule compares sizes of a kernel for its speed only: then typical ones decide. What a rule decides makes
+    a kernel fast or slow, and whether a step is right, the step says; but a loop nest that is built directly has no
+    steps, and says itself whether its comparisons change no results."""
+    return kernel.opaque is None or kernel.opaque.mnemonic in BY_TYPICAL_SIZES
 
 
 def writes_once() -> frozenset[str]:
@@ -237,9 +261,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
     too_much: list[Scheduled] = []
     for module in (found := rules()):
         try:
-            # what a rule decides makes a kernel fast or slow: whether a step is right, the step says. A loop nest that
-            # is built directly has no steps, and says itself whether its comparisons change no results
-            with typically(kernel.opaque is None or kernel.opaque.mnemonic in BY_TYPICAL_SIZES):
+            with typically(by_typical_sizes(kernel)):
                 result = module.apply(kernel, machine, decisions)
         except (ScheduleError, Undecided) as e:  # a step that is not legal here
             result = e.message

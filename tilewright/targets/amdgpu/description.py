@@ -56,10 +56,6 @@ class AmdDescription(Machine):
         return *warp_axes(_GRID, _BLOCK, self.wave), Axis("lanes", kind="vector")
 
     @property
-    def split_scans(self) -> int:
-        return self.compute_units
-
-    @property
     def grid_costs(self) -> GridCosts | None:
         return GridCosts(self.compute_units, 4, (64, 128, 256), far=1000, near=32, begin=1200, kernel=8000)
 

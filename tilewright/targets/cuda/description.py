@@ -4,6 +4,7 @@ compute capability."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...codegen.llvm.machine import LlvmRecord
 from ...graph.machine_costs import GridCosts, SumTile
@@ -62,9 +63,9 @@ _TENSOR_COPY = BulkCopy("tensor")
 _BULK = ("sm_90a", "sm_100")
 #: products as instructions of single warps have them
 _COSTS = {
-    "sm_80": GridCosts(108, 3, (64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
-    "sm_90a": GridCosts(132, 3, (128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
-    "sm_100": GridCosts(148, 3, (128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
+    "sm_80": partial(GridCosts, beside=3, products=(64, 1024, 2048), far=1100, near=48, begin=1000, kernel=2500),
+    "sm_90a": partial(GridCosts, beside=3, products=(128, 1024, 2048), far=1900, near=48, begin=1200, kernel=3000),
+    "sm_100": partial(GridCosts, beside=3, products=(128, 1024, 2048), far=4200, near=48, begin=1200, kernel=3000),
 }
 
 
@@ -134,11 +135,7 @@ class CudaDescription(Machine):
 
     @property
     def grid_costs(self) -> GridCosts | None:
-        return _COSTS[self.sm]
-
-    @property
-    def split_scans(self) -> int:
-        return self.multiprocessors
+        return _COSTS[self.sm](self.multiprocessors)
 
     def device_costs(self, threads: int) -> DeviceCosts:
         f32, halves, i8, memory = _PEAKS[self.sm]

@@ -30,6 +30,7 @@ from ...finish import finish
 from ...machine import Machine, lanes, one_thread
 from ...nest import Alloc, For, If, Nest, Pack, Stmt, loop, seq
 from ...schedule import Schedule, ScheduleError
+from .. import tactic
 from ..convolution.streaming import Indices, at_least, less, placed
 from ..custom.nests import index
 from ..elementwise import general
@@ -90,10 +91,17 @@ def _once(made: Scheduled) -> bool:
 
 
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    single = row_chain(kernel)
-    if isinstance(single, str):
+    if isinstance(single := row_chain(kernel), str):
         return single
-    s = Schedule(kernel, body=seq(), decisions=decisions)
+    s = Schedule(kernel, machine, decisions=decisions)
+    s.tactic(NAME)
+    return s
+
+
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    kernel = s.kernel
+    if isinstance(single := row_chain(kernel), str):
+        return single
     fitting = _fitting(kernel, single, machine)
     rows, bands = _defaults(single, fitting, machine)
     rows = s.sample_choice("rows", fitting or [1], rows or 1)
@@ -108,10 +116,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     made = _Rows(kernel, chain, nests, columns, machine)
     body = made.run(bands)
     s.temporaries.clear()
-    s.body = body
     s.params.update(made.params)
     s.packs.update(made.packs)
-    return s
+    return body
+
+
+tactic(NAME, write)
 
 
 def _columns(member: RowKernel, width: int) -> Columns | None:

@@ -28,6 +28,7 @@ from ...inplace import ROWS
 from ...machine import Machine
 from ...nest import Alloc, For, If, Nest, Pack, Stmt, Store, loop, seq, substitute_vars, transform, walk_stmts
 from ...schedule import Schedule
+from .. import tactic
 
 Indices = tuple[Expr, ...]
 
@@ -38,14 +39,23 @@ PRIORITY = 1
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if not isinstance(kernel, Chain):
         return "it is no chain of kernels"
-    made = _Stream(kernel, machine)
+    s = Schedule(kernel, machine, decisions=decisions)
+    s.tactic(NAME)
+    return s
+
+
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    if not isinstance(s.kernel, Chain):
+        return "it is no chain of kernels"
+    made = _Stream(s.kernel, machine)
     body = made.run()
-    s = Schedule(kernel, body=seq(), decisions=decisions)
     s.temporaries.clear()
-    s.body = body
     s.params.update(made.params)
     s.packs.update(made.packs)
-    return s
+    return body
+
+
+tactic(NAME, write)
 
 
 def row_nest(kernel: Kernel, machine: Any) -> Nest:

@@ -15,7 +15,7 @@ from ...machine import Machine
 from ...nest import Stmt, Store, children, reads, replace_loads, seq, transform, with_children, writes
 from ...region import all_ranges
 from ...schedule import Schedule, ScheduleError, stage_nest
-from .. import DIRECT, Direct
+from .. import DIRECT, Direct, tactic
 from ..elementwise.elementwise import schedule_block
 
 NAME = "opaque"
@@ -25,36 +25,51 @@ PRIORITY = 10
 def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
     if kernel.opaque is None:
         return "no operator with a loop nest of its own"
-    build = DIRECT.get(kernel.opaque.mnemonic)
-    if build is None:
-        return f"tw.{kernel.opaque.mnemonic} has no loop nest"
-    chain = _in_one(kernel)
-    borders = [x for x in kernel.stages if not x.reads and x.buffer in kernel.outputs]  # of a padded result
-    before = [x for x in kernel.stages if x not in chain and x not in borders]
-    asking = Schedule(kernel, body=seq(), decisions=decisions)
-    chosen = (asking.sample_choice,) if "choose" in signature(build).parameters else ()
-    made = build(kernel, machine, *chosen)
+    s = Schedule(kernel, machine, decisions=decisions)
+    try:
+        s.tactic(NAME)
+        for stage in _before(kernel):
+            s.inline(stage.name)
+    except ScheduleError as e:
+        return e.message
+    with typically():  # its steps say whether they are right
+        for stage in _borders(kernel):
+            schedule_block(s, stage.name, machine)
+    return s
+
+
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    """The nest of the operator, between the stages before it and the borders of padded results."""
+    kernel, operator = s.kernel, s.kernel.opaque
+    build = DIRECT.get(operator.mnemonic) if operator is not None else None
+    if operator is None or build is None:
+        return f"tw.{operator.mnemonic} has no loop nest" if operator else "no operator with a loop nest of its own"
+    made = build(kernel, machine, *((s.sample_choice,) if "choose" in signature(build).parameters else ()))
     made = made if isinstance(made, Direct) else Direct(made)
     body = _without_unread(kernel, made.body)
-    for stage in chain:
+    for stage in _in_one(kernel):
         body = _write_through(kernel, body, stage)
-    around = [stage_nest(x) for x in borders]
-    s = Schedule(kernel, body=seq(*[stage_nest(x) for x in before], body, *around), decisions=decisions)
-    s.decisions.update(asking.decisions)
-    for stage in before:
-        try:
-            s.inline(stage.name)
-        except ScheduleError as e:
-            return e.message
-    with typically():  # its steps say whether they are right
-        for stage in borders:
-            schedule_block(s, stage.name, machine)
+    s.body = seq(*map(stage_nest, _before(kernel)), body, *map(stage_nest, _borders(kernel)))
     for pack in made.packs:
         s.pack(pack.source, pack.splits, pack.order)
     written = writes(s.body)
-    for name in [n for n in s.temporaries if n in kernel.opaque.results and n not in written]:
+    for name in [n for n in s.temporaries if n in operator.results and n not in written]:
         del s.temporaries[name]
-    return s
+    return s.body
+
+
+tactic(NAME, write)
+
+
+def _borders(kernel: Kernel) -> list[Stage]:
+    """The stages that fill the border of a padded result."""
+    return [x for x in kernel.stages if not x.reads and x.buffer in kernel.outputs]
+
+
+def _before(kernel: Kernel) -> list[Stage]:
+    """The stages that make operands."""
+    others = [*_in_one(kernel), *_borders(kernel)]
+    return [x for x in kernel.stages if x not in others]
 
 
 def joined(kernel: Kernel, body: Stmt) -> Stmt | str:

@@ -11,15 +11,15 @@ from dataclasses import astuple
 
 from ....support.sizes import is_open, less
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
-from ...nest import Stmt, seq
+from ...nest import Stmt
 from ...schedule import Schedule
 from ..custom.attention import Reader, Shape, shape_of
 from ..custom.opaque import joined
 from . import attention_groups, attention_keys, attention_tiles, attention_warps
 from .attention_operands import Operands
-from .units import fits_axis, has_blocks
+from .tactics import operator_rule
+from .units import fits_axis
 
 NAME = "block_attention"
 PRIORITY = 7
@@ -31,12 +31,8 @@ FEW_ROWS = 8
 SOME_ROWS = 4
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic not in ATTENTIONS:
-        return "it is no attention"
-    shape = shape_of(kernel)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    shape = shape_of(s.kernel)
     if is_open(shape.heads, shape.group, shape.depth, shape.width):
         return "how many heads it has, or how large they are, is known at run time only"
     sizes = (shape.batch, shape.heads, shape.queries, shape.keys, shape.depth, shape.width)
@@ -45,19 +41,14 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     grid = (("grid.x", shape.queries * shape.group), ("grid.y", shape.heads * shape.parts), ("grid.z", shape.batch))
     if not all(fits_axis(machine, a, n) for a, n in grid):
         return "it has more heads or batches than a grid has blocks"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    made = _nest(shape, Reader(kernel), machine, asking)
+    made = _nest(shape, Reader(s.kernel), machine, s)
     if isinstance(made, str):
         return made
-    nests, words = made
-    body = _first_that_copies(kernel, nests, machine)
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
-    s.plan = words
-    return s
+    nests, s.plan = made
+    return _first_that_copies(s.kernel, nests, machine)
+
+
+apply = operator_rule(NAME, write, ATTENTIONS, "it is no attention", join=False)
 
 
 def _first_that_copies(kernel: Kernel, nests: list[Stmt], machine: Machine) -> Stmt | str:

@@ -1,4 +1,4 @@
-"""Attention of few queries (a decode step): the threads of a block divide the keys among them.
+"""Attention of few queries (a decode step): the threads of a block divide the keys among them (split-KV in a block).
 
 Threads come in teams. The threads of a team have parts of one row of the depth and of the values, contiguous in memory,
 so that a team's reads of keys and values coalesce. Every team iterates over its own keys with an online softmax:
@@ -38,15 +38,12 @@ from .attention_operands import (
     unrolled,
     within_buffers,  # fmt: skip
 )
-from .attention_tiles import EXPONENTIAL, FEW_SUMS, MEETING
+from .attention_tiles import FEW_SUMS
 from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
-from .vector_product import ALONE, ON_WAY, OTHER_REGISTERS
 
 F32 = "f32"
 #: threads of a block and of a team, queries of a block, keys of a team in a step
 UNITS, TEAMS, ROWS, KEYS = (256, 128, 64), (4, 8, 16, 32, 64), (8, 4, 2, 1), (8, 4, 2, 1)
-#: operations that a multiprocessor's threads do in the time of loading a byte
-OPERATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ def with_warps(t: KeySplit, machine: Machine) -> KeySplit:
 def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
     """The time of the busiest multiprocessor, in bytes that it reads at full speed (`vector_product.cost`): what it
     reads, or what it computes, whichever takes longer, and some of the other."""
-    s, block = o.s, axis(machine, BLOCK)
+    s, block, costs, held = o.s, axis(machine, BLOCK), machine.thread_costs, machine.occupancy
     assert block is not None and block.limit is not None
     nbytes = LOOP_TYPES[o.read.kernel.buffer(s.k).dtype].nbytes
     blocks, count = -(-typical(o.rows) // t.rows) * typical(o.blocks), processors(machine)
@@ -128,13 +125,14 @@ def cost(t: KeySplit, o: Operands, machine: Machine) -> float:
     steps = -(-typical(s.keys) // (t.teams * t.keys))
     parts = (t.depth + t.width) * t.lanes
     of_block = steps * t.keys * t.threads * parts * nbytes
-    resident = min(2 * block.limit // t.threads, block.limit * 64 // (t.threads * (t.sums() + OTHER_REGISTERS))) or 1
-    on_way = min(busiest, resident) * t.threads * min(t.keys * t.depth, ON_WAY) * t.lanes * nbytes
-    read = max(blocks * of_block / count, busiest * of_block / min(on_way / machine.flight_bytes, ALONE))
-    each = t.keys * parts * (t.rows + 1) + t.rows * t.keys * (t.team + EXPONENTIAL) + t.rows * t.width * t.lanes
-    each += 2 * MEETING if t.warps is None else MEETING // 4
-    last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.threads) * t.teams + 3 * MEETING)
-    computed = busiest * t.threads * (steps * each + last) / OPERATIONS
+    registers = t.threads * (t.sums() + held.beside)
+    resident = min(held.blocks * block.limit // t.threads, block.limit * held.registers // registers) or 1
+    on_way = min(busiest, resident) * t.threads * min(t.keys * t.depth, held.in_flight) * t.lanes * nbytes
+    read = max(blocks * of_block / count, busiest * of_block / min(on_way / machine.flight_bytes, held.alone))
+    each = t.keys * parts * (t.rows + 1) + t.rows * t.keys * (t.team + costs.exponential) + t.rows * t.width * t.lanes
+    each += 2 * costs.barrier_of_tile if t.warps is None else costs.barrier_of_tile // 4
+    last = t.rows * (t.teams + t.width * t.lanes + -(-s.width // t.threads) * t.teams + 3 * costs.barrier_of_tile)
+    computed = busiest * t.threads * (steps * each + last) / costs.per_byte
     return max(read, computed) + min(read, computed) / 4
 
 

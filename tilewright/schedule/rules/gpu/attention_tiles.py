@@ -45,10 +45,6 @@ F32 = "f32"
 ROWS, KEYS, UNIT_ROWS, ACROSS, PIECES = (64, 32, 16, 8), (64, 32, 16), (8, 4, 2, 1), (32, 16, 8), (64, 32, 16, 8)
 #: sums that any thread has registers for; of more than these a record's registers hold twice as many
 FEW_SUMS = 16
-#: what an access of global memory, a barrier, and the exponential of a number cost in multiply-adds
-FAR, MEETING, EXPONENTIAL = 4, 16, 12
-#: threads that run at the same time on a machine with a grid, at least: fewer leave some of it idle
-AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,7 @@ def tiles(s: Shape, rows: int, machine: Machine) -> list[AttentionTile]:
 def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
     """Multiply-adds of all threads together that take as long: what a thread loads from shared and global memory
     counts, what it waits at barriers, and threads that have nothing to do."""
-    s, memory = o.s, shared(machine)
+    s, memory, costs = o.s, shared(machine), machine.thread_costs
     assert memory is not None
     parts = -(-s.width // t.columns)
     blocks = -(-typical(o.rows) // t.rows) * parts * o.heads * typical(s.batch)
@@ -132,10 +128,10 @@ def cost(t: AttentionTile, o: Operands, machine: Machine) -> float:
     r, c, e = t.thread_rows, t.thread_keys, t.thread_columns
     brought = t.keys * (s.depth + t.columns)
     brought += t.rows * s.depth if t.query_depth(s.depth, memory.bytes) < depth else 0
-    each = depth * (r * c + r + c) + t.keys * (r * e + r + e) + FAR * brought / t.threads
-    each += r * (t.across + EXPONENTIAL * (c + 1) + e)
-    each += MEETING * (2 * (depth // t.depth) + 2 * (t.keys // t.values))
-    return max(blocks * t.threads, machine.cores, AT_ONCE) * steps * each * max(32 / t.threads, 1.0)
+    each = depth * (r * c + r + c) + t.keys * (r * e + r + e) + costs.far_in_tile * brought / t.threads
+    each += r * (t.across + costs.exponential * (c + 1) + e)
+    each += costs.barrier_of_tile * (2 * (depth // t.depth) + 2 * (t.keys // t.values))
+    return max(blocks * t.threads, machine.cores, costs.least_threads) * steps * each * max(32 / t.threads, 1.0)
 
 
 def numbers(t: AttentionTile) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ A warp has 16 rows (queries), and iterates over the keys with all others of its 
         results = results * shrink + weights x values
     results / totals
 
-`Brought` says how keys and values come to shared memory, and is all that knows it.
+`Brought` is the layout of keys and values in shared memory, and how they are copied there.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Brought:
         raise NotImplementedError
 
     def begin(self, stage: Expr, source: Callable[[Expr, Expr], Expr], condition: Expr | None = None) -> Stmt:
-        """Begin to bring a tile, if a condition holds; `ready` waits."""
+        """Begin to copy a tile, if a condition holds; `ready` waits."""
         boxes = self.w.way == "bulk"
         copied = only_if(condition, self.boxes(stage, source) if boxes else self.copy(stage, source))
         return copied if self.w.way == "plain" else AsyncCopy(f"{self.name}_come", copied, bulk=boxes)
@@ -237,7 +237,7 @@ class WarpAttentionWriter:
         return self.there(self.o.query, self.first + row, d, self.o.rows, self.rows)
 
     def bring(self, step: Expr, condition: Expr | None) -> Stmt:
-        """Begin to bring a tile of keys and values."""
+        """Begin to copy a tile of keys and values."""
         stage = step % 2
 
         def row(of: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:

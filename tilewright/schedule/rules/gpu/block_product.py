@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum, substitute
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import Stmt, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, mul
-from ..custom.opaque import joined
 from .attention_operands import unrolled, within_buffers
-from .units import all_of, has_blocks, on, only_if, within
+from .tactics import operator_rule
+from .units import all_of, on, only_if, within
 from .vector_product import GemvShare, GemvWriter, Matrix, choose
 
 NAME = "block_product"
@@ -32,30 +30,22 @@ FEW = 4
 RUN = 4
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic != "block_matmul":
-        return "it is no product with weights in blocks"
-    read = Access(kernel)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    read = Access(s.kernel)
     sizes = (*read.shape(read.operand(0)), *read.shape(read.operand(1)))
     if any(map(is_open, sizes)) or 0 in sizes:
         return "its sizes are open, or it has no elements"
     if sizes[0] > FEW:
         return "it has many rows"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     words = Words(read, machine)
-    share = choose(asking, words.matrix, 1, machine)
+    share = choose(s, words.matrix, 1, machine)
     if isinstance(share, str):
         return share
-    body = joined(kernel, BlockWriter(asking, words, share).nest())
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
     s.plan = f"{share}, in words of {words.each} numbers"
-    return s
+    return BlockWriter(s, words, share).nest()
+
+
+apply = operator_rule(NAME, write, ("block_matmul",), "it is no product with weights in blocks")
 
 
 class WordMatrix(Matrix):

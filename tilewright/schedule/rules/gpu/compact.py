@@ -15,14 +15,13 @@ from math import prod
 from ....support.sizes import is_open
 from ....tensor.expr import Const, Expr, Load, Op, Var
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import If, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, is_float, select, unflatten
-from ..custom.opaque import joined
+from .tactics import operator_rule
 from .teams import BlockRows, Scanned
-from .units import BLOCK, axis, guarded, has_blocks, only_if, within
+from .units import BLOCK, axis, guarded, only_if, within
 
 NAME = "block_compact"
 PRIORITY = 7
@@ -31,12 +30,9 @@ RUN = 4
 _COUNT, _PLACE = "i32", "i64"
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic != "non_zero":
-        return "it finds no places"
-    shape = kernel.buffer(kernel.opaque.operands[0] or "").shape
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    read = Access(s.kernel)
+    shape = read.shape(read.operand(0))
     if any(map(is_open, shape)):
         return "its sizes are open"
     if prod(shape) == 0:
@@ -44,16 +40,12 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     sizes = [1 << i for i in range(limit.bit_length()) if 1 << i < 2 * -(-prod(shape) // RUN)]
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    threads = asking.sample_choice("units", sizes, sizes[-1])
-    body = joined(kernel, _Places(kernel, threads, machine).nest())
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
+    threads = s.sample_choice("units", sizes, sizes[-1])
     s.plan = f"one block of {threads} threads, {RUN} neighbours each"
-    return s
+    return _Places(s.kernel, threads, machine).nest()
+
+
+apply = operator_rule(NAME, write, ("non_zero",), "it finds no places")
 
 
 class _Places(Access):

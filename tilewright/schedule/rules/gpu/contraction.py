@@ -21,15 +21,15 @@ from ....graph.machine_costs import MIDDLING
 from ....support.sizes import typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
-from ....tensor.kernel import Kernel, Stage
-from ...decisions import Decisions
+from ....tensor.kernel import Stage
 from ...machine import Machine, lanes
 from ...machine_instructions import UnitAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
-from ..common import coefficient, inline_producers
+from ..common import coefficient
 from .elements import after_stages, applied, shared_out
-from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, has_blocks, on, only_if, shared, within
+from .tactics import loops_rule, not_loops
+from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
 
 NAME = "block_contraction"
 PRIORITY = 5
@@ -40,15 +40,13 @@ DEPTHS = (32, 16, 8)
 #: loops over tiles, along the axes of `grid`
 TILE_LOOPS = ("column_tile", "row_tile", "batch")
 #: neighbours in the sum that neighbouring threads load (a divisor of all of `DEPTHS`), and numbers between the rows
-#: of a piece that is brought so: their product is the number of banks
+#: of a piece that is loaded so: their product is the number of banks
 RUN, GAP = 8, 4
 #: costs: of loads that neighbouring threads make together (coalesced), of those of each by itself, to bring an element
 #: to shared memory; operations to find an element's places
 TOGETHER, BRING, INDICES = 0.375, 1.25, 4
 #: what may be computed beyond a result, in times of all of it; fewer results than these are sums of their own rather
 MOST_BEYOND, FEW_RESULTS = 1.4, 256
-#: registers of a thread beside its numbers, and those that each thread of the largest block may have
-ADDRESSES, REGISTERS = 20, 64
 #: how many times as long it takes to read columns one by one where the machine reads several at once
 ONE_BY_ONE = 1.25
 LANE = Var("lane")
@@ -58,23 +56,18 @@ SMALL = 1 << 12
 _SUMS = {"addf": "mulf", "addi": "muli"}
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
     tile = choose(s, found, machine)
     if isinstance(tile, str):
         return tile
-    s.body = writer(s, found, tile, machine).nest()
-    s.temporaries.clear()
     s.plan = str(tile)
-    return s
+    return writer(s, found, tile, machine).nest()
+
+
+apply = loops_rule(NAME, write, not_loops)
 
 
 def writer(s: Schedule, p: Contraction, t: ContractionTile, machine: Machine) -> ContractionWriter:
@@ -287,12 +280,12 @@ def beyond(t: ContractionTile, p: Contraction) -> float:
 
 def resident(t: ContractionTile, machine: Machine) -> int:
     """Occupancy: tiles that a multiprocessor runs at the same time, by threads, registers and shared memory."""
-    block, memory = axis(machine, BLOCK), shared(machine)
+    block, memory, held = axis(machine, BLOCK), shared(machine), machine.occupancy
     assert block is not None and memory is not None
     limit = block.limit or 1
-    registers = t.thread_rows * t.thread_columns + t.thread_rows + t.thread_columns + ADDRESSES
+    registers = t.thread_rows * t.thread_columns + t.thread_rows + t.thread_columns + held.addresses
     near = memory.bytes // (4 * t.depth * (t.rows + t.columns + 2 * GAP))
-    return max(min(near, 2 * limit // t.threads, limit * REGISTERS // (t.threads * registers)), 1)
+    return max(min(near, held.blocks * limit // t.threads, limit * held.registers // (t.threads * registers)), 1)
 
 
 # ---- the nest ------------------------------------------------------------------------------------------------------

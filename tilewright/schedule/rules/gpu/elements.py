@@ -10,13 +10,12 @@ from math import prod
 
 from ....tensor.analysis import reindex
 from ....tensor.expr import Buffer, Const, Expr, Load, Target, Var, map_loads, substitute
-from ....tensor.kernel import Kernel, Stage
-from ...decisions import Decisions
+from ....tensor.kernel import Stage
 from ...machine import Machine
 from ...nest import Alloc, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
-from ..common import inline_producers
-from .units import block_sizes, digits, has_blocks, on, only_if, spread_out, within
+from .tactics import loops_rule, not_loops
+from .units import block_sizes, digits, on, only_if, spread_out, within
 
 NAME = "unit_elements"
 PRIORITY = 7
@@ -24,13 +23,7 @@ PRIORITY = 7
 FEW = 64
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     blocks = stores(s.body)
     sums = [b for b in blocks if b.reduction]
     if len(sums) != 1 or blocks[0] is not sums[0]:
@@ -42,7 +35,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "its extents vary"
     if prod(n for _, n in free) < FEW:
         return "it has few results"
-    rest = [b for b in blocks[1:] if b.loads or b.targets[0].buffer not in kernel.outputs]
+    rest = [b for b in blocks[1:] if b.loads or b.targets[0].buffer not in s.kernel.outputs]
     after = after_stages(s, total, rest)
     if isinstance(after, str):
         return after
@@ -57,9 +50,10 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     for i, b in enumerate(borders):
         its = [(v, s.extent_or_zero(v)) for v in s.loops(b.block)]
         around.append(spread(its, f"border_{i}", partial(_border, b, its)))
-    s.body = seq(elements, *around)
-    s.temporaries.clear()
-    return s
+    return seq(elements, *around)
+
+
+apply = loops_rule(NAME, write, not_loops)
 
 
 def after_stages(s: Schedule, total: Store, blocks: Sequence[Store]) -> tuple[Stage, ...] | str:

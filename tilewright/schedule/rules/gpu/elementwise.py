@@ -8,12 +8,12 @@ from math import prod
 
 from ....tensor.expr import Const, Expr, Target, Var, substitute
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, lanes
 from ...nest import For, Stmt, Store, seq, stores
 from ...schedule import Schedule
 from ..common import inline_producers, load_strides, merge_loops, store_stride
-from .units import block_sizes, digits, has_blocks, on, processors, spread_out
+from .tactics import loops_rule, not_whole
+from .units import block_sizes, digits, on, processors, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9
@@ -21,11 +21,10 @@ PRIORITY = 9
 SHORT, LEAST = 8, 128
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    found = read(kernel, machine, decisions)
-    if isinstance(found, str):
-        return found
-    s, stores_of = found
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    stores_of = read(s)
+    if isinstance(stores_of, str):
+        return stores_of
     threads = s.sample_choice("units", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
@@ -33,49 +32,46 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     for i, (name, dims) in enumerate(stores_of.items()):
         short = _short(s, name, dims, machine)
         parts.append(_elements(s.store(name), dims, threads, vector if short is None else 1, i, machine, short))
-    s.body = seq(*parts)
     s.plan = f"blocks of {threads} threads" + (f", {vector} neighbours each" if vector > 1 else "")
-    return s
+    return seq(*parts)
 
 
-def read(
-    kernel: Kernel, machine: Machine, decisions: Decisions
-) -> tuple[Schedule, dict[str, list[tuple[str, int]]]] | str:
-    """An elementwise kernel whose producers have been inlined, and its stores by name with their loops (`order_of`); or
-    why it is none."""
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque or kernel.one_thread:
-        return "an operator with a loop nest of its own, or a part of a kernel"
-    if any(t.init is not None for x in kernel.stages for t in x.targets):
-        return "it contains a reduction"
-    s = Schedule(kernel, machine, decisions=decisions)
+def unfit(kernel: Kernel, machine: Machine) -> str:
+    """Why a kernel is not elementwise; empty if it is."""
+    reduces = any(t.init is not None for x in kernel.stages for t in x.targets)
+    return not_whole(kernel, machine) or ("it contains a reduction" if reduces else "")
+
+
+def prepare(s: Schedule) -> None:
+    """Inline producers; of what is left, loops that walk as one become one, with that along the rows of a result
+    inside."""
     inline_producers(s)
+    for b in stores(s.body) if not isinstance(read(s), str) else ():
+        _order(s, b)
+
+
+def read(s: Schedule) -> dict[str, list[tuple[str, int]]] | str:
+    """The stores of an elementwise kernel by name, with their loops; or why it is none."""
     blocks = stores(s.body)
-    if s.temporaries or any(x.buffer in kernel.outputs for b in blocks for x in b.loads):
+    if s.temporaries or any(x.buffer in s.kernel.outputs for b in blocks for x in b.loads):
         return "not all of it can be computed where it is read"
-    found = {}
-    for b in blocks:
-        order = order_of(s, b)
-        found[b.block] = [(v, s.extent_or_zero(v)) for v in order]
-    if any(n == 0 for dims in found.values() for _, n in dims):
-        return "its extents vary"
-    return s, found
+    found = {b.block: [(v, s.extent_or_zero(v)) for v in s.loops(b.block)] for b in blocks}
+    return "its extents vary" if any(n == 0 for dims in found.values() for _, n in dims) else found
 
 
-def order_of(s: Schedule, b: Store) -> list[str]:
-    """The loops of a block, those that walk as one made one, with that along the rows of the result inside."""
+def _order(s: Schedule, b: Store) -> None:
     loops = s.loops(b.block)
     last = next((v for v in reversed(loops) if store_stride(s, b, v) == 1), None)
     order = [v for v in loops if v != last] + ([last] if last is not None else [])
     if order != loops:
         s.reorder(*order)
-    return merge_loops(s, b.block, order) if order else []
+    if order:
+        merge_loops(s, b.block, order)
 
 
 def _short(s: Schedule, name: str, dims: list[tuple[str, int]], machine: Machine) -> str | None:
     """A short loop along which neighbours in memory are read that results do not keep beside each other: a thread that
-    takes all of it reads what it has brought already. None where threads would be too few."""
+    takes all of it reads lines that it has loaded already. None where threads would be too few."""
     if not dims:
         return None
     steps = {v: dict(load_strides(s, s.store(name), v)) for v, _ in dims}
@@ -117,3 +113,6 @@ def _elements(
         return body if vector == 1 else For(lane.name, Const(vector, "index"), body, "vector", vector)
 
     return spread_out(prod(n for _, n in inner), threads, f"elements_{number}", machine, each)
+
+
+apply = loops_rule(NAME, write, unfit, prepare)

@@ -16,16 +16,16 @@ from ....support.dtypes import LOOP_TYPES
 from ....support.sizes import at_most, is_open, larger, typical
 from ....tensor.expr import Const, Load, Op, Var
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
+from ...nest import Stmt
 from ...schedule import Schedule
-from ..common import inline_producers
 from .contraction import Contraction, grid, read
 from .group_pipelines import ROW, PipelineWriter, not_copied
 from .group_tiles import WarpgroupWriter
-from .tensor_cores import LATENCY, OTHER_REGISTERS, STEP, share, side
+from .tactics import loops_rule, not_loops
+from .tensor_cores import share, side
 from .tile_order import TileOrder, far, orders
-from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, has_blocks
+from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, processors
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
 
 NAME = "group_tensor_cores"
@@ -36,17 +36,9 @@ ROW_BYTES = 128
 GROUPS, BLOCKS, STAGES = ((1, 1), (2, 1), (1, 2), (2, 2)), (1, 2), (2, 3, 4)
 #: the same where an engine copies
 BULK_STAGES = (2, 3, 4, 5, 6)
-#: what a number from shared and from global memory is worth in multiply-adds: those of `tensor_cores` are half as fast
-NEAR, FAR = 32, 80
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine) or axis(machine, GROUP) is None or axis(machine, MEMBER) is None:
-        return "the machine has no groups of warps"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
@@ -61,12 +53,20 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     return planned(s, found, products, machine)
 
 
-def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Schedule | str:
-    """The schedule with a nest, or why there is none: one whose factors an engine of the machine brings, or else one
-    whose threads do."""
-    why = pipelined(s, p, products, machine)
-    if not why:
-        return s
+def unfit(kernel: Kernel, machine: Machine) -> str:
+    has = axis(machine, GROUP) is not None and axis(machine, MEMBER) is not None
+    return not_loops(kernel, machine) if has else "the machine has no groups of warps"
+
+
+apply = loops_rule(NAME, write, unfit)
+
+
+def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
+    """The nest, or why there is none: one whose factors the copy engine loads, or else one whose threads do."""
+    made = pipelined(s, p, products, machine)
+    if not isinstance(made, str):
+        return made
+    why = made
     sides = side(s, p, products[0], 0), side(s, p, products[0], 1)
     size = LOOP_TYPES[products[0].dtype].nbytes
     if not all(x.deep and x.plain and x.run * size == COPY_BYTES for x in sides):
@@ -74,36 +74,38 @@ def planned(s: Schedule, p: Contraction, products: list[WarpProduct], machine: M
     tile = choose(s, p, products, machine, engine=False)
     if isinstance(tile, str):
         return tile if tile == why else f"{tile}, and {why}"
-    s.body = WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
-    s.temporaries.clear()
-    s.plan = f"{_words(tile)}, brought by its units: {why}"
-    return s
+    s.plan = f"{_words(tile)}, loaded by its threads: {why}"
+    return WarpgroupWriter(s, p, tile, _of(products, tile), sides, machine.warp_loads[0]).nest()
 
 
-def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> str:
-    """Write the nest whose factors an engine brings; why there is none, empty if there is."""
+def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Machine) -> Stmt | str:
+    """The nest whose factors the copy engine (TMA) loads, or why there is none."""
     if machine.bulk is None:
-        return "the machine has no engine that copies"
+        return "the machine has no copy engine"
     if is_open(*(p.size(g) for g in ("batch", "rows", "columns", "depth"))):
         return "its sizes are open"
     if not all(side(s, p, products[0], i).plain for i in (0, 1)):
         return "a factor is computed on the way"
     if not s.sample_choice("engine", (True, False), True):
         return "as was decided"
-    why = ""
-    for own in views(p):
+    why, before, found = "", dict(s.decisions), list(views(p))
+    for i in [s.given["view"]] if s.given.get("view") in range(len(found)) else range(len(found)):
+        own = found[i]
         tile = choose(s, own, products, machine, engine=True)
         if isinstance(tile, str):
-            return why or tile
+            why = why or tile
+            break
         order = ordered(s, own, tile, machine, LOOP_TYPES[products[0].dtype].nbytes)
         sides = side(s, own, products[0], 0), side(s, own, products[0], 1)
         writer = PipelineWriter(s, own, tile, _of(products, tile), sides, machine.warp_loads[0], order)
         body = writer.nest(machine.bulk.side)
         if not (why := not_copied(body, s, machine)):
-            s.body = body
-            s.temporaries.clear()
-            s.plan = f"{_words(tile)}, brought by an engine{f', {order}' if order is not None else ''}"
-            break
+            if len(found) > 1:
+                s.sample_choice("view", range(len(found)), i)
+            s.plan = f"{_words(tile)}, copied by the engine{f', {order}' if order is not None else ''}"
+            return body
+        s.decisions = dict(before)
+    s.sample_choice("engine", (False,), False)
     return why
 
 
@@ -125,9 +127,9 @@ def views(p: Contraction) -> Iterator[Contraction]:
 
 
 def ordered(s: Schedule, p: Contraction, t: WarpTile, machine: Machine, size: int) -> TileOrder | None:
-    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks bring keeps
-    the cache busy: clusters bring less of it, and blocks of several tiles wait less."""
-    most = max(machine.cores // 8, 1) * max(int(1 / part(t, machine, size, engine=True)), 1)
+    """Which block makes which tile when; None where most of the machine has none. Otherwise what all blocks load keeps
+    the cache busy: clusters load less of it, and blocks of several tiles wait less."""
+    most = processors(machine) * max(int(1 / part(t, machine, size, engine=True)), 1)
     (_, across), (_, down), (_, batch) = grid(p, t)
     if across * down * batch * 2 <= most:
         return None
@@ -210,13 +212,13 @@ def choose(s: Schedule, p: Contraction, products: list[WarpProduct], machine: Ma
         t
         for t in fits
         if part(t, machine, size, engine) <= 1
-        and _registers(t) + 2 * OTHER_REGISTERS <= machine.vector_registers
+        and _registers(t) + 2 * machine.occupancy.beside <= machine.vector_registers
         and all(fits_axis(machine, a, n) for a, n in grid(p, t))
     ]
     if not fits:
         return "no tile fits the machine"
     best = min(fits, key=lambda t: (cost(t, p, products[0].rows, machine, size, engine), -t.stages, -t.warps))
-    if best.tiles(p) * 16 < machine.cores:
+    if best.tiles(p) * 2 < processors(machine):
         return "its tiles are too few for groups of warps"
     numbers = [(t.rows, t.columns, t.thread_rows, t.thread_columns, t.depth, t.stages) for t in fits]
     m, n, a, b, d, k = s.sample_choice("tile", numbers, numbers[fits.index(best)])
@@ -235,13 +237,15 @@ def part(t: WarpTile, machine: Machine, size: int, engine: bool) -> float:
 
 def cost(t: WarpTile, p: Contraction, rows: int, machine: Machine, size: int, engine: bool) -> float:
     """As `tensor_cores.cost`; an instruction has so many rows."""
-    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    costs = machine.matrix_costs
+    near, far = costs.near * costs.group_speed, costs.far * costs.group_speed
+    turns = -(-typical(t.tiles(p)) // processors(machine))
     steps = -(-typical(p.size("depth")) // t.depth)
     at_once = min(turns, max(int(1 / part(t, machine, size, engine)), 1))
     least = t.rows * t.columns * t.depth
-    work = least * (1 + NEAR * (1 / t.thread_columns + 1 / rows) + FAR * (1 / t.rows + 1 / t.columns))
-    wait = max(LATENCY / at_once - (t.stages - 1) * least, 0.0) + STEP / at_once
-    return turns * (steps * (work + wait) + LATENCY / at_once)
+    work = least * (1 + near * (1 / t.thread_columns + 1 / rows) + far * (1 / t.rows + 1 / t.columns))
+    wait = max(costs.latency / at_once - (t.stages - 1) * least, 0.0) + costs.barrier / at_once
+    return turns * (steps * (work + wait) + costs.latency / at_once)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instructions", "turned"]

@@ -13,6 +13,7 @@ from ....support.sizes import highest, is_open, typical
 from ....tensor.analysis import flat
 from ....tensor.evaluate import evaluate
 from ....tensor.expr import Expr, Load, walk
+from ...block_costs import ThreadCosts
 from ...machine import Machine, lanes
 from ...schedule import Schedule
 from .row_values import AT, ROW, RowwiseKernel
@@ -20,13 +21,8 @@ from .units import BLOCK, axis, grid_of, shared
 
 #: of how many parts of a sum a thread makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)
-#: what a barrier takes, one of the lanes of a warp, a shuffle, and an access of global memory, in operations of a
-#: thread
-BARRIER, WARP_BARRIER, SHUFFLE, FAR = 8, 2, 2, 16
 #: up to so many parts of a sum are combined by all who read it
 FEW_PARTS = 8
-#: blocks of fewer threads than this part of the largest leave processors idle, which hold a number of blocks
-SMALL_BLOCK = 8
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> 
     best = min(teams, key=lambda t: cost(t, rows, needs, machine))
     alone = best.threads == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
     if alone and not s.given:
-        return "a unit takes a row as well by itself"
+        return "one thread for each row is as fast"
     numbers = list(dict.fromkeys((t.rows, t.threads) for t in teams))
     chosen = s.sample_choice("team", numbers, (best.rows, best.threads))
     fits = [t for t in teams if (t.rows, t.threads) == chosen]
@@ -276,26 +272,26 @@ def _bytes(dtype: str) -> int:
 def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> float:
     """The time of a team, in operations of a thread: of all of them, so many at a time, and of one after all.
 
-    Neighbours that share no line of memory bring one each, unless a row is no longer than a line; what they write of
+    Neighbours that share no line of memory load one each, unless a row is no longer than a line; what they write of
     short rows goes there a sector each, for nothing waits for the others of it. What is kept in shared memory is
     touched there at each level; registers and shared memory that are full leave room for fewer threads.
     """
-    block, memory = axis(machine, BLOCK), shared(machine)
+    block, memory, costs = axis(machine, BLOCK), shared(machine), machine.thread_costs
     assert block is not None and memory is not None
     line, limit = machine.line_bytes / 4, block.limit or 1
     beside = (t.threads if t.along else t.rows) * t.vector
     spread = max(line / beside, 1.0) if rows.longest > line else 1.0
-    far = FAR * spread * (needs.again if t.keep == "again" else needs.once)
+    far = costs.far * spread * (needs.again if t.keep == "again" else needs.once)
     if t.along and spread == 1.0 and (how := machine.unit_access) is not None:
         alone = min(typical(rows.longest), how.sector_bytes // 4)
-        far += FAR * max(alone / beside - 1, 0) * sum(w.size > 1 for w in rows.writes)
+        far += costs.far * max(alone / beside - 1, 0) * sum(w.size > 1 for w in rows.writes)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0
     held = sum(typical(t.steps(k.size)) for k in needs.keeps) if t.keep == "registers" else 0
-    meetings = _meeting(t) * len({s.level for s in rows.sums.values()}) if t.threads > 1 else 0.0
+    meetings = _meeting(t, costs) * len({s.level for s in rows.sums.values()}) if t.threads > 1 else 0.0
     one = typical(t.steps(rows.longest)) * (rows.levels + far + near) + meetings
     resident = t.rows * t.threads * memory.bytes / max(shared_bytes(t, rows, needs), 1)
     crowded = (1 + (held / machine.vector_registers) ** 2 / 4) * max(limit / resident, 1.0)
-    everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.threads, limit / SMALL_BLOCK)
+    everyone = typical(t.grid[0] * t.grid[1]) * max(t.rows * t.threads, limit / costs.small_block)
     return one * crowded * everyone / at_once(machine) + one
 
 
@@ -305,14 +301,14 @@ def at_once(machine: Machine) -> int:
     return max(machine.cores, (block.limit if block is not None else None) or 1)
 
 
-def _meeting(t: RowTeam) -> float:
+def _meeting(t: RowTeam, costs: ThreadCosts) -> float:
     """The cost of combining the partial sums of a row's threads."""
     if not t.exchange:
-        return (WARP_BARRIER if t.warps else BARRIER) * (1 + log(t.threads, t.fan))
-    within, others = SHUFFLE * log(min(t.threads, t.lanes), 2), t.warps_of_row
+        return (costs.warp_barrier if t.warps else costs.barrier) * (1 + log(t.threads, t.fan))
+    within, others = costs.shuffle * log(min(t.threads, t.lanes), 2), t.warps_of_row
     if others == 1:
         return within
-    return within + BARRIER + (others if others <= FEW_PARTS else SHUFFLE * log(others, 2))
+    return within + costs.barrier + (others if others <= FEW_PARTS else costs.shuffle * log(others, 2))
 
 
 def _on_warps(machine: Machine, t: RowTeam) -> RowTeam:

@@ -20,15 +20,14 @@ from ....support.dtypes import wide
 from ....support.sizes import is_open
 from ....tensor.expr import Const, Expr, Load, Op, Var
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, lanes
 from ...nest import For, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, mul, unflatten
-from ..custom.opaque import joined
-from .row_team import FAR, at_once
+from .row_team import at_once
+from .tactics import operator_rule
 from .teams import BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, has_blocks, only_if, within
+from .units import BLOCK, all_of, axis, only_if, within
 
 NAME = "block_scan"
 PRIORITY = 7
@@ -63,29 +62,21 @@ class Lines:
     dtype: str
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic not in ("cumsum", "cumprod"):
-        return "it is no running sum"
-    scan = ScanKernel(kernel)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    scan = ScanKernel(s.kernel)
     if any(map(is_open, scan.sizes)):
         return "its sizes are open"
     if prod(scan.sizes) == 0:
         return "it has no elements"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
     found = plans(scan.lines, machine)
     best = min(found, key=lambda p: cost(p, scan.lines, machine))
-    plan = ScanPlan(*asking.sample_choice("team", [p.numbers for p in found], best.numbers))
-    body = joined(kernel, scan.nest(plan, machine))
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
+    plan = ScanPlan(*s.sample_choice("team", [p.numbers for p in found], best.numbers))
     pieces = plan.pieces(scan.lines.size)
     s.plan = f"{plan.rows} lines of a block on {plan.threads} threads each, runs of {plan.run}, {pieces} pieces"
-    return s
+    return scan.nest(plan, machine)
+
+
+apply = operator_rule(NAME, write, ("cumsum", "cumprod"), "it is no running sum")
 
 
 def plans(lines: Lines, machine: Machine) -> list[ScanPlan]:
@@ -114,12 +105,12 @@ def cost(p: ScanPlan, lines: Lines, machine: Machine) -> float:
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     beside = p.threads * p.run if lines.along else p.rows
-    spread = max(machine.line_bytes / 4 / beside, 1.0)
+    far, spread = machine.thread_costs.far, max(machine.line_bytes / 4 / beside, 1.0)
     # a thread's loads do not wait for each other, those of another piece wait for its sums
-    each = 2 * FAR * spread / min(p.run, 4) + 3
-    one = p.pieces(lines.size) * (p.run * each + FAR + meeting(p.threads, lines.along, machine))
+    each = 2 * far * spread / min(p.run, 4) + 3
+    one = p.pieces(lines.size) * (p.run * each + far + meeting(p.threads, lines.along, machine))
     blocks = -(-lines.count // p.rows)
-    everyone = blocks * max(p.rows * p.threads, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / machine.thread_costs.small_block)
     return one * everyone / at_once(machine) + one
 
 

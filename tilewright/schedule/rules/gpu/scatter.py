@@ -20,17 +20,16 @@ from math import prod
 from ....support.sizes import is_open
 from ....tensor.expr import Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...inplace import COPIES
 from ...machine import Machine
 from ...nest import For, If, Stmt, Store, loop, seq, store, transform
 from ...schedule import Schedule
 from ..custom.nests import Access, both, flatten, index, less, select, unflatten, wrapped
-from ..custom.opaque import joined
 from ..custom.scatter import Scatter
-from .row_team import FAR, at_once
+from .row_team import at_once
+from .tactics import operator_rule
 from .teams import BlockRows, Scanned
-from .units import BLOCK, all_of, axis, block_sizes, has_blocks, only_if, shared, spread_out, within
+from .units import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
 
 NAME = "block_scatter"
 PRIORITY = 7
@@ -38,35 +37,18 @@ PRIORITY = 7
 EACH, PIECE = 8, 512
 #: so many times as many operations as a processor's form has are worth it: its accesses do not coalesce
 WORTH = 8
-#: so many threads in the place of one hide the latency of memory
-HIDING = 16
 _NUMBER = "i32"
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    forms = {"scatter_elements": _elements, "scatter_nd": _slices, "append": _append}
-    if kernel.opaque is None or kernel.opaque.mnemonic not in forms:
-        return "it is no scatter"
-    open_start = is_open(kernel.opaque.attributes.get("start", 0))
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    kernel, operator = s.kernel, s.kernel.opaque
+    assert operator is not None
+    open_start = is_open(operator.attributes.get("start", 0))
     if open_start or any(is_open(n) for p in kernel.params for n in p.shape):
         return "its sizes are open"
-    if prod(kernel.buffer(kernel.opaque.results[0]).shape) == 0:
+    if prod(kernel.buffer(operator.results[0]).shape) == 0:
         return "it has no elements"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    made = forms[kernel.opaque.mnemonic](kernel, machine, asking)
-    if isinstance(made, str):
-        return made
-    nest, words = made
-    body = joined(kernel, nest)
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
-    s.plan = words
-    return s
+    return _FORMS[operator.mnemonic](kernel, machine, s)
 
 
 def _marked(kernel: Kernel, x: str, copy: Stmt) -> Stmt:
@@ -81,7 +63,7 @@ def _marked(kernel: Kernel, x: str, copy: Stmt) -> Stmt:
 # ---- append --------------------------------------------------------------------------------------------------------
 
 
-def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, str] | str:
+def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     """Rows are written by threads of their own, all else is copied."""
     s = Access(kernel)
     x, rows, out = s.operand(0), s.operand(1), s.opaque.results[0]
@@ -107,13 +89,14 @@ def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     parts = [_marked(kernel, x, spread_out(prod(sizes), threads, "copy", machine, copy))]
     if prod(more):
         parts.append(spread_out(prod(more), threads, "row", machine, append))
-    return seq(*parts), f"blocks of {threads} threads, an element each"
+    asking.plan = f"blocks of {threads} threads, an element each"
+    return seq(*parts)
 
 
 # ---- scatter_elements ----------------------------------------------------------------------------------------------
 
 
-def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, str] | str:
+def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     s = Scatter(kernel, machine)
     if not s.data:
         return "it has a single element"
@@ -122,15 +105,15 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt,
     lines, updates = prod(s.data) // s.data[axis_], chosen[axis_]
     beside = prod(s.data[axis_ + 1 :])  # neighbouring lines
     spread = min(max(machine.line_bytes // 4 // beside, 1), 8)
-    threads_busy = HIDING * at_once(machine)
+    far, threads_busy = machine.thread_costs.far, machine.thread_costs.hiding * at_once(machine)
     costs = {  # a thread of a line waits for each element, those of elements for each other's
-        "elements": -(-prod(s.data) // threads_busy) * (updates * 4 + 2 * FAR),
-        "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * FAR * spread,
+        "elements": -(-prod(s.data) // threads_busy) * (updates * 4 + 2 * far),
+        "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * far * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
     threads = asking.sample_choice("units", *block_sizes(machine))
-    made = (_by_elements if form == "elements" else _by_lines)(s, axis_, threads, machine)
-    return made, f"blocks of {threads} threads, {'an element' if form == 'elements' else 'a line'} each"
+    asking.plan = f"blocks of {threads} threads, {'an element' if form == 'elements' else 'a line'} each"
+    return (_by_elements if form == "elements" else _by_lines)(s, axis_, threads, machine)
 
 
 def _by_elements(s: Scatter, axis_: int, threads: int, machine: Machine) -> Stmt:
@@ -201,7 +184,7 @@ class ScatterPlan:
         return self.rows, self.threads, self.each
 
 
-def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, str] | str:
+def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     s = Scatter(kernel, machine)
     if not s.data:
         return "it has a single element"
@@ -209,7 +192,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
     slices, size, count = prod(s.data[:depth]), prod(s.data[depth:]), prod(lead)
     block, memory = axis(machine, BLOCK), shared(machine)
     assert block is not None and memory is not None
-    found = []
+    found, far = [], machine.thread_costs.far
     threads = 1
     while threads <= min(block.limit or 1, 256) and (threads == 1 or threads < 2 * size):
         rows = max(min(block.limit or 1, 256) // threads, 1)
@@ -223,17 +206,17 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> tuple[Stmt, s
         blocks = -(-slices * -(-size // (p.threads * p.each)) // p.rows)
         search = count // p.threads if s.reduction == "none" else count
         spread = max(machine.line_bytes // 4 // min(p.threads, size) / (p.rows if size == 1 else 1), 1.0)
-        one = 3 * search + count / (p.rows * p.threads) * FAR + 2 * p.each * FAR * spread + FAR
+        one = 3 * search + count / (p.rows * p.threads) * far + 2 * p.each * far * spread + far
         return one * blocks * p.rows * p.threads / at_once(machine) + one
 
     best = min(found, key=cost)
     tasks = min(slices * (s.data[-1] if size > 1 else 1), at_once(machine))
-    alone = count * FAR + 8 * FAR * -(-prod(s.data) // tasks)
+    alone = count * far + 8 * far * -(-prod(s.data) // tasks)
     if cost(best) > WORTH * alone and not asking.given:
         return "looking for the updates of each slice takes longer than to go through them"
     plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
-    nest = _Slices(s, plan, machine, slices, size, count).nest()
-    return nest, f"{plan.rows} slices of a block on {plan.threads} threads each"
+    asking.plan = f"{plan.rows} slices of a block on {plan.threads} threads each"
+    return _Slices(s, plan, machine, slices, size, count).nest()
 
 
 class _Slices:
@@ -348,5 +331,8 @@ class _Slices:
     def update(self, u: tuple[Expr, ...], first: tuple[Expr, ...], rest: tuple[Expr, ...]) -> Store:
         return self.s.update((*first, *rest), (*u, *rest))
 
+
+_FORMS = {"scatter_elements": _elements, "scatter_nd": _slices, "append": _append}
+apply = operator_rule(NAME, write, tuple(_FORMS), "it is no scatter")
 
 __all__ = ["ScatterPlan"]

@@ -21,8 +21,6 @@ from .units import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_
 
 #: of how many parts of a sum a thread makes one in a step of the tree
 FAN = 8
-#: what a barrier takes, and a shuffle, in operations of a thread
-BARRIER, SHUFFLE = 8, 2
 
 
 @dataclass(frozen=True)
@@ -360,10 +358,11 @@ def meeting(threads: int, along: bool, machine: Machine) -> float:
     """The cost of a scan, in operations of a thread."""
     if threads == 1:
         return 0.0
-    found = warps_of(machine) if along else None
+    found, costs = warps_of(machine) if along else None, machine.thread_costs
     if found is None or threads % found.lanes:
-        return (BARRIER + 2) * (log2(threads) + 1)
-    return 2 * SHUFFLE * log2(found.lanes) + (BARRIER + threads // found.lanes if threads > found.lanes else 0)
+        return (costs.barrier + 2) * (log2(threads) + 1)
+    across = costs.barrier + threads // found.lanes if threads > found.lanes else 0
+    return 2 * costs.shuffle * log2(found.lanes) + across
 
 
 def _at_least(a: Expr, b: int) -> Expr:

@@ -11,13 +11,14 @@ from ....support.sizes import at_most, typical
 from ....tensor.analysis import flat
 from ....tensor.expr import Expr, Load, Op, Var, from_linear, linear, loads, simplify
 from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, WarpProduct
+from ...nest import Stmt
 from ...region import all_ranges
 from ...schedule import Schedule
-from ..common import coefficient, inline_producers
+from ..common import coefficient
 from .contraction import SMALL, Contraction, grid, read
-from .units import BLOCK, LANE, WARP, axis, fits_axis, has_blocks, shared
+from .tactics import loops_rule, not_loops
+from .units import BLOCK, LANE, WARP, axis, fits_axis, processors, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"
@@ -31,20 +32,9 @@ DEPTHS, STAGES = (1, 2, 4), (1, 2, 3, 4)
 MORE_STAGES, SMALL_BYTES = (6, 8), 12 << 10
 #: the fewest bytes that a thread may copy while it goes on
 LEAST_BYTES = 4
-#: warps that keep a multiprocessor busy; registers of a thread beside its matrices
-BUSY, OTHER_REGISTERS = 4, 40
-#: what is worth so many multiply-adds of a multiprocessor: a number from shared memory, one from global memory, the
-#: time until a copy from there has come, a barrier
-NEAR, FAR, LATENCY, STEP = 16, 40, 600 << 10, 40 << 10
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine) or not machine.warp_products or not machine.warp_loads:
-        return "the machine has no instructions of warps"
-    if kernel.opaque:
-        return "an operator with a loop nest of its own"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     found = read(s)
     if isinstance(found, str):
         return found
@@ -60,10 +50,16 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     tile = choose(s, found, product, sides, machine)
     if isinstance(tile, str):
         return tile
-    s.body = WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
-    s.temporaries.clear()
     s.plan = str(tile)
-    return s
+    return WarpWriter(s, found, tile, product, sides, machine.warp_loads[0]).nest()
+
+
+def unfit(kernel: Kernel, machine: Machine) -> str:
+    has = machine.warp_products and machine.warp_loads
+    return not_loops(kernel, machine) if has else "the machine has no instructions of warps"
+
+
+apply = loops_rule(NAME, write, unfit)
 
 
 # ---- what is multiplied ----------------------------------------------------------------------------------------------
@@ -220,16 +216,16 @@ def cost(t: WarpTile, p: Contraction, w: WarpProduct, machine: Machine) -> float
     way at once. A multiprocessor works on several tiles at once if these leave it the memory and the registers; with
     few warps it is idle.
     """
-    steps = -(-typical(p.size("depth")) // t.depth)
-    turns = -(-typical(t.tiles(p)) // max(machine.cores // 8, 1))
+    costs, steps = machine.matrix_costs, -(-typical(p.size("depth")) // t.depth)
+    turns = -(-typical(t.tiles(p)) // processors(machine))
     at_once = min(turns, max(int(1 / share(t, _registers(t, w), LOOP_TYPES[w.dtype].nbytes, machine)), 1))
-    near = NEAR * (1 / t.thread_rows + 1 / t.thread_columns)
-    far = FAR * (1 / t.rows + 1 / t.columns)
-    least = t.rows * t.columns * t.depth * max(BUSY / (t.warps * at_once), 1.0)
+    near = costs.near * (1 / t.thread_rows + 1 / t.thread_columns)
+    far = costs.far * (1 / t.rows + 1 / t.columns)
+    least = t.rows * t.columns * t.depth * max(costs.warps / (t.warps * at_once), 1.0)
     work = least * (1 + near + far)
     ahead = max(t.stages - 1, 1)
-    wait = max(LATENCY / at_once / ahead - (least if t.stages > 1 else 0.0), 0.0) + STEP / at_once
-    return turns * (steps * (work + wait) + LATENCY / at_once)
+    wait = max(costs.latency / at_once / ahead - (least if t.stages > 1 else 0.0), 0.0) + costs.barrier / at_once
+    return turns * (steps * (work + wait) + costs.latency / at_once)
 
 
 def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 0) -> float:
@@ -239,7 +235,7 @@ def share(t: WarpTile, registers: int, size: int, machine: Machine, more: int = 
     memory, block = shared(machine), axis(machine, BLOCK)
     assert memory is not None and block is not None and block.limit is not None
     all_of_it = block.limit * machine.vector_registers // 4
-    return max(t.bytes(size) / memory.bytes, (t.threads + more) * (registers + OTHER_REGISTERS) / all_of_it)
+    return max(t.bytes(size) / memory.bytes, (t.threads + more) * (registers + machine.occupancy.beside) / all_of_it)
 
 
 __all__ = ["NAME", "PRIORITY", "apply", "choose", "cost", "instruction", "padded", "share", "side"]

@@ -107,7 +107,7 @@ def orders(rows: int, columns: int, batch: int, at_once: int, largest: int) -> l
 
 
 def far(order: TileOrder, at_once: int, rows: int, columns: int) -> int:
-    """Rows and columns of the factors that so many blocks bring together, whose tiles have `rows` by `columns`."""
+    """Rows and columns of the factors that so many blocks load together, whose tiles have `rows` by `columns`."""
     each = min(order.blocks, at_once // order.cluster, order.rows * order.columns)
     down = min(order.together, each)
     return down * order.cluster * rows + -(-each // down) * columns

@@ -8,7 +8,7 @@ Elements become integers of the same order (`TopKKernel.order`). Three forms:
     select:  one block a line, for few of many: radix select. Two bits at a time, the highest first, threads count how
              many elements reach a threshold, until it is the k-th largest, and then up to which position equal ones are
              among the first k; these are copied to shared memory, and ranked there
-    sort:    see `_Sorted`
+    sort:    bitonic sort of a line in shared memory
 
 Nothing depends on the order of threads, and all of them come to every barrier whatever the numbers are.
 """
@@ -22,17 +22,15 @@ from typing import Any
 
 from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
-from ..custom.opaque import joined
 from ..custom.top_k import TopKKernel
-from .row_team import FAR, at_once
-from .teams import BARRIER, BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, guarded, has_blocks, only_if, shared, within
+from .row_team import at_once
+from .tactics import operator_rule
+from .teams import BlockRows, Scanned, meeting
+from .units import BLOCK, all_of, axis, guarded, only_if, shared, within
 
 NAME = "block_top_k"
 PRIORITY = 7
@@ -68,12 +66,8 @@ class TopKPlan:
         return self.form, self.rows, self.threads, self.each
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque is None or kernel.opaque.mnemonic != "top_k":
-        return "it is no selection of the first elements"
-    t = TopKKernel(kernel)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    t = TopKKernel(s.kernel)
     if any(map(is_open, (*t.lead, t.size))) or is_open(t.k):
         return "its sizes are open"
     lines = prod(t.lead)
@@ -83,19 +77,16 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
         return "browsers have no 64-bit numbers without sign"
     found = plans(t, machine)
     best = min(found, key=lambda p: cost(p, t, machine))
-    if not (decisions or {}).get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
+    if not s.given.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one thread takes less"
-    asking = Schedule(kernel, machine, body=seq(), decisions=decisions)
-    plan = TopKPlan(*asking.sample_choice("plan", [p.numbers for p in found], best.numbers))
-    body = joined(kernel, _FORMS[plan.form](t, plan, machine).nest())
-    if isinstance(body, str):
-        return body
-    s = Schedule(kernel, machine, body=body, decisions=decisions)
-    s.decisions.update(asking.decisions)
-    s.temporaries.clear()
+    plan = TopKPlan(*s.sample_choice("plan", [p.numbers for p in found], best.numbers))
     kept = f", {plan.each} elements of each thread" if plan.each else ""
     s.plan = f"{plan.form}: {plan.rows} lines of a block, {plan.threads} threads each{kept}"
-    return s
+    nest: Stmt = _FORMS[plan.form](t, plan, machine).nest()
+    return nest
+
+
+apply = operator_rule(NAME, write, ("top_k",), "it is no selection of the first elements")
 
 
 def plans(t: TopKKernel, machine: Machine) -> list[TopKPlan]:
@@ -148,27 +139,27 @@ def _powers(limit: int) -> list[int]:
 def alone(t: TopKKernel, machine: Machine) -> float:
     """What lines take where each is a single thread's, in operations."""
     turns, passes = -(-prod(t.lead) // at_once(machine)), log2(t.size) if t.k > 1 and t.size > 1 else 1.0
-    return float(turns * t.size * FAR * passes)
+    return float(turns * t.size * machine.thread_costs.far * passes)
 
 
 def cost(p: TopKPlan, t: TopKKernel, machine: Machine) -> float:
     """The time of all threads, so many at once, and of one after all, in operations of a thread."""
     block, lines, n = axis(machine, BLOCK), prod(t.lead), int(t.size)
-    limit = (block.limit if block is not None else None) or 1
-    one: float
+    limit, costs = (block.limit if block is not None else None) or 1, machine.thread_costs
+    one, far = 0.0, costs.far
     if p.form == "rank":
-        one = n * (1 + COMPARED * p.each) + -(-n // p.threads) * FAR + 4 * FAR
+        one = n * (1 + COMPARED * p.each) + -(-n // p.threads) * far + 4 * far
         blocks = -(-lines // p.rows) * -(-n // (p.threads * p.each))
     elif p.form == "sort":
-        one = _steps(t) * (_whole(t) // 2 // p.threads * SWAPPED + BARRIER) + -(-_whole(t) // p.threads) * 2 * FAR
+        one = _steps(t) * (_whole(t) // 2 // p.threads * SWAPPED + costs.barrier) + -(-_whole(t) // p.threads) * 2 * far
         blocks = -(-lines // p.rows)
     else:
         passes = 32 // DIGIT + -(-(n - 1).bit_length() // DIGIT)
         steps, counts = -(-n // p.threads), (1 << DIGIT) - 1
-        one = passes * (steps * ((FAR if not p.each else 0) + 2 * counts) + 2 * meeting(p.threads, True, machine))
-        one += 2 * steps * FAR + int(-(-t.k // p.threads) * t.k) * (1 + COMPARED)
+        one = passes * (steps * ((far if not p.each else 0) + 2 * counts) + 2 * meeting(p.threads, True, machine))
+        one += 2 * steps * far + int(-(-t.k // p.threads) * t.k) * (1 + COMPARED)
         blocks = lines
-    everyone = blocks * max(p.rows * p.threads, limit / 8)
+    everyone = blocks * max(p.rows * p.threads, limit / costs.small_block)
     return one * everyone / at_once(machine) + one
 
 
@@ -448,8 +439,9 @@ class _Selected(_Lines):
 
 
 class _Sorted(_Lines):
-    """Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how long runs of one
-    direction are (`run`): half as far in each step, and of runs twice as long when they have been neighbours."""
+    """Bitonic sort. Two registers say how far apart the elements of a pair are (`apart`, as a power of two), and how
+    long runs of one direction are (`run`): half as far in each step, and of runs twice as long when they have been
+    neighbours."""
 
     def __init__(self, t: TopKKernel, plan: TopKPlan, machine: Machine) -> None:
         super().__init__(t, plan, machine, 1)

@@ -17,14 +17,13 @@ from math import prod
 from ....support.dtypes import LOOP_TYPES
 from ....support.sizes import is_open, typical
 from ....tensor.expr import Buffer, Expr, Load, Op, Var, children, loads, rebuild, substitute, transform
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine, lanes
 from ...nest import Alloc, Barrier, Stmt, Store, seq, store
 from ...schedule import Schedule
 from ..common import load_strides, store_stride
 from . import elementwise
 from .elements import shared_out
+from .tactics import loops_rule
 from .units import (
     BLOCK,
     all_of,
@@ -71,11 +70,10 @@ class TransposedStore:
         return prod(n for _, n in self.column)
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    given = elementwise.read(kernel, machine, decisions)
-    if isinstance(given, str):
-        return given
-    s, stores_of = given
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    stores_of = elementwise.read(s)
+    if isinstance(stores_of, str):
+        return stores_of
     turned = [a for name, dims in stores_of.items() if (a := read(s, name, dims)) is not None]
     if not turned:
         return "nothing is read across, or rows are short"
@@ -84,10 +82,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     if isinstance(tile, str):
         return tile
     others = {name: tuple(dims) for name, dims in stores_of.items() if name != found.store.block}
-    s.body = TransposeWriter(found, tile, s, machine, others).nest()
-    s.temporaries.clear()
     s.plan = f"tiles of {tile[0]} x {tile[0]} through shared memory, {tile[1]} elements a thread"
-    return s
+    return TransposeWriter(found, tile, s, machine, others).nest()
+
+
+apply = loops_rule(NAME, write, elementwise.unfit, elementwise.prepare)
 
 
 def read(s: Schedule, name: str, dims: Sequence[tuple[str, int]]) -> TransposedStore | None:

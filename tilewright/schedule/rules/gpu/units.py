@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....graph.machine_costs import MIDDLING
 from ....support.sizes import at_most, is_open, smaller
 from ....tensor.expr import Const, Expr, Op, Var
 from ...machine import Axis, Machine, Memory
@@ -106,9 +107,8 @@ def warps_of(machine: Machine) -> WarpAxes | None:
 
 
 def processors(machine: Machine) -> int:
-    """The number of multiprocessors; where the record does not say it, an eighth of its `cores`."""
-    costs = machine.grid_costs
-    return costs.processors if costs is not None else max(machine.cores // 8, 1)
+    """The number of multiprocessors."""
+    return (machine.grid_costs or MIDDLING).processors
 
 
 def grid_of(blocks: int, machine: Machine) -> tuple[int, int]:

@@ -5,7 +5,7 @@ many long loads of the matrix in flight.
         each thread takes some neighbouring columns and every so many steps of the sum; for each few of these:
             it loads all of its part of the matrix, and that of the vectors
             it multiplies and adds, in registers
-        the partial sums of a column's threads are combined in shared memory
+        the partial sums of a column's threads (split-K in a block) are combined in shared memory by a tree
         each column is written by one thread, with the elementwise epilogue
 
 Where the matrix is contiguous along the sum, a thread has neighbouring steps of some columns.
@@ -21,16 +21,14 @@ from math import prod
 from ....support.dtypes import LOOP_TYPES
 from ....support.sizes import is_open, less, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, loads, minimum, substitute
-from ....tensor.kernel import Kernel
-from ...decisions import Decisions
 from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
-from ..common import inline_producers
 from .contraction import SMALL, Contraction, read
 from .elements import applied
+from .tactics import loops_rule, not_whole
 from .tensor_cores import lies_along_batch, lies_along_sum
-from .units import BLOCK, all_of, axis, digits, fits_axis, has_blocks, on, only_if, processors, shared, within
+from .units import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
 from .warp_tiles import innermost
 
 NAME = "vector_product"
@@ -40,34 +38,20 @@ PRIORITY = 4
 UNITS, ACROSS, COLUMNS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 4), (4, 8, 16)
 #: vectors that are multiplied at once
 FEW = 10
-#: accesses of a thread that a compiler leaves on their way, of those that could be (read in what NVIDIA's makes)
-ON_WAY = 4
 #: parts of a sum that one thread adds up, at the end and in a step before it
 LAST, FAN = 8, 4
 #: runs of fewer bytes waste a part of what memory gives at once: by how much, for each halving, and how many bytes at
 #: least are brought
 SHORT_RUN_BYTES, SHORT_RUN, LEAST_BYTES = 128, 1.12, 32
-#: how much more than its share of the memory bandwidth a multiprocessor can read where others are idle
-ALONE = 1.5
 #: what may be computed beyond the matrix, in times of all of it
 MOST_BEYOND = 1.4
-#: how much faster a multiprocessor reads what is in its cache (vectors) than its share of the memory
-CACHED = 5
 #: what a step of the tree is worth in bytes from memory
 STEP_BYTES = 1 << 10
-#: numbers of a thread that any machine keeps, and registers that stay free where these are many
-MOST_NUMBERS, OTHER_REGISTERS = 80, 40
-#: registers of a thread beside its numbers, and those that each of the threads of the largest block may have
-ADDRESSES, REGISTERS = 20, 64
+#: numbers of a thread that any machine keeps
+MOST_NUMBERS = 80
 
 
-def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Schedule | str:
-    if not has_blocks(machine):
-        return "the machine has no grid of blocks"
-    if kernel.opaque or kernel.one_thread:
-        return "an operator with a loop nest of its own, or a part of a kernel"
-    s = Schedule(kernel, machine, decisions=decisions)
-    inline_producers(s)
+def write(s: Schedule, machine: Machine) -> Stmt | str:
     p = read(s)
     if isinstance(p, str):
         return p
@@ -90,10 +74,11 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
     share = choose(s, matrix, p.size("batch"), machine)
     if isinstance(share, str):
         return share
-    s.body = GemvWriter(s, p, matrix, share).nest()
-    s.temporaries.clear()
     s.plan = str(share)
-    return s
+    return GemvWriter(s, p, matrix, share).nest()
+
+
+apply = loops_rule(NAME, write, not_whole)
 
 
 def filled(s: Schedule, p: Contraction, which: int, machine: Machine) -> bool:
@@ -200,7 +185,7 @@ class GemvShare:
 
 def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | str:
     """How a block divides its work; what a tuner may change is a decision of the schedule."""
-    block, memory = axis(machine, BLOCK), shared(machine)
+    block, memory, held = axis(machine, BLOCK), shared(machine), machine.occupancy
     assert block is not None and memory is not None
     fits = [
         t
@@ -208,8 +193,8 @@ def choose(s: Schedule, m: Matrix, batch: int, machine: Machine) -> GemvShare | 
         if t.threads <= (block.limit or 1)
         and 4 * (t.shares + m.deep) * t.columns * m.vectors <= memory.bytes
         and t.each * m.vectors <= machine.vector_registers
-        and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * OTHER_REGISTERS, MOST_NUMBERS)
-        and t.threads * (m.registers(t.each, t.steps) + ADDRESSES) <= (block.limit or 1) * REGISTERS
+        and m.registers(t.each, t.steps) <= max(machine.vector_registers - 2 * held.beside, MOST_NUMBERS)
+        and t.threads * (m.registers(t.each, t.steps) + held.addresses) <= (block.limit or 1) * held.registers
         and fits_axis(machine, "grid.x", t.blocks(m))
         and fits_axis(machine, "grid.z", batch)
     ]
@@ -241,15 +226,15 @@ def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
     It reads at full speed if enough is on its way; alone it can have more than its part of the memory's speed. Short
     runs waste some of what memory gives, columns and steps beyond the matrix all of it.
     """
-    block = axis(machine, BLOCK)
+    block, held = axis(machine, BLOCK), machine.occupancy
     assert block is not None and block.limit is not None
     blocks, count = typical(t.blocks(m) * batch), processors(machine)
     busiest, taken = -(-blocks // count), typical(t.taken(m))
     of_block = t.columns * taken * m.nbytes
-    registers = m.registers(t.each, t.steps) + ADDRESSES
-    resident = min(2 * block.limit // t.threads, block.limit * REGISTERS // (t.threads * registers)) or 1
-    on_way = min(busiest, resident) * t.threads * min(t.each * t.steps // m.run, ON_WAY) * m.run * m.nbytes
-    speed = min(on_way / machine.flight_bytes, ALONE)
+    registers = m.registers(t.each, t.steps) + held.addresses
+    resident = min(held.blocks * block.limit // t.threads, block.limit * held.registers // (t.threads * registers)) or 1
+    on_way = min(busiest, resident) * t.threads * min(t.each * t.steps // m.run, held.in_flight) * m.run * m.nbytes
+    speed = min(on_way / machine.flight_bytes, held.alone)
     beside = (t.shares if m.deep else t.across) * m.run * m.nbytes
     waste = 1.0
     while beside < SHORT_RUN_BYTES:
@@ -258,7 +243,7 @@ def cost(t: GemvShare, m: Matrix, batch: int, machine: Machine) -> float:
     while left > LAST:
         left, tree = left // FAN, tree + STEP_BYTES
     read = max(blocks * of_block / count, busiest * of_block / speed) * waste
-    again = busiest * t.across * taken * m.beside / CACHED
+    again = busiest * t.across * taken * m.beside / held.cached
     return max(read, again) + min(read, again) / 4 + tree * busiest
 
 
