@@ -47,10 +47,7 @@ def ask(call: str, request: Any) -> Any:
     A thread that asks while another one waits has a process of its own. Whatever interrupts the caller ends the
     process. Raises OSError if none can be started, and `Ended`.
     """
-    folder = os.curdir
-    with contextlib.suppress(OSError):  # it was deleted
-        folder = os.getcwd()
-    message = pickle.dumps((dict(os.environ), folder, request))
+    message = pickle.dumps((*children.surroundings(), request))
     place = _place()
     child = _take(call, place)
     if child is not None:
@@ -152,13 +149,8 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
     with contextlib.suppress(EOFError):
         while first or children.resident_bytes() <= BYTES:
             environment, folder, request = _next()
-            if environment != dict(os.environ):
-                os.environ.clear()
-                os.environ.update(environment)
-                if not first:
-                    tidy(True)
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
+            if children.surround(environment, folder) and not first:
+                tidy(True)
             found = answer(request)
             os.chdir(os.path.abspath(os.sep))  # some systems delete no folder that a process is in
             pickle.dump(found, answers)
@@ -179,3 +171,4 @@ def _next() -> Any:
         return pickle.load(sys.stdin.buffer)
     finally:
         timer.cancel()
+        timer.join()  # a process of one thread can be forked

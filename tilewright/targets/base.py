@@ -444,7 +444,7 @@ class Warmable(Protocol):
     """A target that compiles in processes of its own, which take time to start."""
 
     def start(self, workers: int) -> None:
-        """Start so many now; returns at once."""
+        """Start so many now, and make ready what later ones start from; does not wait for them."""
 
 
 _TARGETS: Registry[Target] = Registry(

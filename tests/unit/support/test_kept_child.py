@@ -5,10 +5,10 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from support.forking import ended
 
 from tilewright.support import kept_child
 from tilewright.support.kept_child import Ended, ask
@@ -23,20 +23,6 @@ RUN = SERVE + "k.serve(lambda r: (os.getpid(), (g := {'k': k, 'os': os}, exec(r,
 def none_left():
     yield
     kept_child.close()
-
-
-def ended(pid: int) -> bool:
-    """Whether the process ends in time."""
-    for _ in range(6000):
-        state = Path(f"/proc/{pid}/stat")
-        try:
-            os.kill(pid, 0)
-            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_one_process_answers_all_with_the_environment_of_each(monkeypatch, tmp_path):
