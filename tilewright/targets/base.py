@@ -508,17 +508,16 @@ def find(name: str) -> Target:
             raise _not_alone(name)
         return found
     plain, colon, given = name.partition(":")
-    if colon and plain in targets():
-        target = targets()[plain]
+    if colon and (target := _TARGETS.get(plain)) is not None:
         if not isinstance(target, Configurable):
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
         plain_value = target.machine_parameter if isinstance(target, OfMachines) else None
         return target.configured(dict(_pair(p, plain_value) for p in given.split(",")))
     if name in _BESIDE:
         raise _not_alone(name)
-    if name not in targets():
+    if (target := _TARGETS.get(name)) is None:
         raise _unknown(name, targets())
-    return targets()[name]
+    return target
 
 
 def recorded(name: str) -> Target:
@@ -561,7 +560,7 @@ def _beside(name: str) -> Any:
         return found
     if "+" in name:
         return find(name)
-    if name not in _BESIDE and plain not in targets():
+    if name not in _BESIDE and _TARGETS.get(plain) is None:
         raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
     return _BESIDE[name] if name in _BESIDE else find(name)
 
