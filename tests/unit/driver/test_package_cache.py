@@ -246,12 +246,12 @@ def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
 
 
 def test_two_compilations_use_one_process_each_with_its_own_environment(path, monkeypatch):
-    ((child, _),) = apart.kept_child._kept.values()
+    child, _ = apart.kept_child._kept[apart._CALL]
     for name in "ab":
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(path.parent / name))
         check(tw.compile(path))
         assert list((path.parent / name / "packages").iterdir())
-    ((after, _),) = apart.kept_child._kept.values()
+    after, _ = apart.kept_child._kept[apart._CALL]
     assert after is child and child.poll() is None
 
 
