@@ -21,7 +21,8 @@ from typing import Any
 
 from . import children
 
-IDLE, BYTES = 60.0, 1 << 29
+#: REST: seconds after which it takes its time to look for garbage; a caller may be at work before, on the same core
+IDLE, REST, BYTES = 60.0, 1.0, 1 << 29
 #: variables that a process reads only once
 _READ_ONCE = ("TILEWRIGHT_MACHINE",)
 
@@ -147,7 +148,7 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
     os.dup2(2, 1)  # what libraries print to stdout must not get into the answers
     first = True
     with contextlib.suppress(EOFError):
-        while first or children.resident_bytes() <= BYTES:
+        while first or children.resident_bytes() <= BYTES or _collected() <= BYTES:
             environment, folder, request = _next()
             if children.surround(environment, folder) and not first:
                 tidy(True)
@@ -159,16 +160,27 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
                 stream.flush()
             first = False
             tidy(False)
-            gc.collect()
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
 
 
 def _next() -> Any:
-    timer = threading.Timer(IDLE, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
+    asked = threading.Event()
+    resting = threading.Thread(target=_rest, args=(asked,), daemon=True)
+    resting.start()
     try:
         return pickle.load(sys.stdin.buffer)
     finally:
-        timer.cancel()
-        timer.join()  # a process of one thread can be forked
+        asked.set()
+        resting.join()  # a process of one thread can be forked
+
+
+def _rest(asked: threading.Event) -> None:
+    """What happens while nobody asks."""
+    if not asked.wait(REST) and (_collected() > BYTES or not asked.wait(IDLE)):
+        os._exit(0)
+
+
+def _collected() -> int:
+    """The bytes of this process without garbage."""
+    gc.collect()
+    return children.resident_bytes()

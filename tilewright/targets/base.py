@@ -18,7 +18,6 @@ docs/add_a_target.md builds a small target.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -586,6 +585,8 @@ def _not_alone(name: str) -> UsageError:
 
 
 def _unknown(name: str, known: Iterable[str], hint: str = "") -> UsageError:
+    import difflib
+
     near = difflib.get_close_matches(name, known := sorted(known), 1)
     hint += f"did you mean {near[0]!r}? " if near else ""
     return UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(known)}")

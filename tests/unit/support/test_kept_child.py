@@ -79,7 +79,7 @@ while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
     assert ended(other) and ask(RUN, "")[0] == kept
 
 
-@pytest.mark.parametrize("limit", ["k.IDLE = 0.01", "k.BYTES = -1"])
+@pytest.mark.parametrize("limit", ["k.IDLE = k.REST = 0.01", "k.BYTES = -1"])
 def test_one_that_nobody_asks_or_that_is_large_ends(limit):
     pid, _ = ask(RUN, limit)
     assert ended(pid) and ask(RUN, "")[0] != pid
