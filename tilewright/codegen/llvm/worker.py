@@ -113,10 +113,12 @@ def run_repro(path: str) -> int:
 def prepare(ahead: str) -> None:
     """Import and build what every kernel takes, which the module `ahead` knows of."""
     from ...ir.context import context
+    from . import assemble
 
     if ahead:
         import_module(ahead)
     context()
+    assemble.prepare()
 
 
 def work() -> None:
