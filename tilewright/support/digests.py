@@ -31,7 +31,8 @@ def remembered(stamps: Sequence[Stamp], compute: Callable[[], str]) -> str:
     folder of the cache. A change of a file changes the second of its times, which no program can set; where there is no
     such time (Windows), and of files that were written just now, nothing is remembered.
     """
-    cache, now = get("TILEWRIGHT_CACHE"), time.time()
+    cache: Path = get("TILEWRIGHT_CACHE")
+    now = time.time()
     if os.name != "posix" or any(max(s[4:]) > (now - SETTLED) * 1e9 for s in stamps):
         return compute()
     path = cache / "digests" / hashlib.sha256(repr(stamps).encode(errors="surrogateescape")).hexdigest()

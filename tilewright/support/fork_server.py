@@ -11,6 +11,7 @@ other process is a new interpreter. A server runs nothing else, so it lives on w
 from __future__ import annotations
 
 import gc
+import io
 import os
 import pickle
 import signal
@@ -158,8 +159,9 @@ def _work(fds: Sequence[int], module: str) -> NoReturn:
             os.dup2(fd, i)
             os.close(fd)
         children.enter(fds[3])
-        sys.stdin = os.fdopen(0)
-        children.surround(*pickle.load(sys.stdin.buffer))
+        requests = os.fdopen(0, "rb")
+        sys.stdin = io.TextIOWrapper(requests)
+        children.surround(*pickle.load(requests))
         import_module(module).work()
         os._exit(0)
     except BaseException:
