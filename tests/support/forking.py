@@ -1,4 +1,4 @@
-"""What a forked process does, for tests of forks."""
+"""What a forked process does, and whether a process ends, for tests of processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def in_child(work: Callable[[], bool]) -> int:
@@ -19,3 +20,17 @@ def in_child(work: Callable[[], bool]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def ended(pid: int) -> bool:
+    """Whether the process ends in time."""
+    for _ in range(6000):
+        state = Path(f"/proc/{pid}/stat")
+        try:
+            os.kill(pid, 0)
+            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.01)
+    return False

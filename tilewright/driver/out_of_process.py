@@ -90,8 +90,8 @@ def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
     from .package_cache import write
 
     target = find(options.target)
-    if isinstance(target, Warmable) and options.job_count > 1:  # a process starts while this one reads the model
-        target.start(1)
+    if isinstance(target, Warmable):  # with several jobs a process starts while this one reads the model
+        target.start(1 if options.job_count > 1 else 0)
     state, made = compile_state(
         source, keep=False, ahead=True, **{f.name: getattr(options, f.name) for f in fields(options)}
     )

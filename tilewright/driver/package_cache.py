@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,6 +26,7 @@ from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..support import providers
 from ..support.digests import source_digest
+from ..support.discovery import entry_points
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
@@ -303,7 +303,7 @@ def _ours() -> bool:
     """Whether what compiles is of this package: only then does its source say what is made of a model.
 
     What has not been imported yet has nothing added to it, but for the entry points of installed packages."""
-    if metadata.entry_points(group="tilewright.rules"):
+    if entry_points("tilewright.rules"):
         return False
     rules = providers.loaded("tilewright.schedule.rules")
     return rules is None or bool(rules.all_ours())

@@ -4,9 +4,9 @@ means the same, and why not where it is not used."""
 from __future__ import annotations
 
 import logging
-import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.choose_winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
@@ -16,7 +16,9 @@ from ..support.options import get
 from ..targets.base import PlanTaker, Target, Tunable
 from ..tensor.kernel import Kernel
 from .kernel_key import Key, kernel_key, layer_key, nest_digest
-from .tuning_database import Database, Machine, Result
+
+if TYPE_CHECKING:
+    from .tuning_database import Database, Machine, Result
 
 log = logging.getLogger("tilewright")
 
@@ -47,6 +49,8 @@ class Tuned:
         host = target.host if isinstance(target, PlanTaker) else target
         if not (isinstance(host, Tunable) or beside) or not path.is_file():
             return Tuned(None)
+        from .tuning_database import Database, Machine
+
         machine = None
         if isinstance(host, Tunable):
             machine = Machine(host.name, *_times(host, description, threads))
@@ -65,16 +69,16 @@ class Tuned:
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
-        return self._result(kernel_key(kernel), self.machine) is not None
+        return self._result(kernel_key, kernel, self.machine) is not None
 
     def plan(self, kernel: Kernel) -> tuple[dict[str, Any], str] | None:
         """The decisions of a tuned plan for the processor beside the host, and the plan that they led to."""
-        result = self._result(kernel_key(kernel), self.beside)
+        result = self._result(kernel_key, kernel, self.beside)
         return (result.decisions, result.digest) if result is not None else None
 
     def taken(self, kernel: Kernel, why: str) -> None:
         """That processor runs a kernel whose plan is known here, as tuned, or not: `why`."""
-        result = self._result(kernel_key(kernel), self.beside)
+        result = self._result(kernel_key, kernel, self.beside)
         if result is not None and not why:
             self.used[kernel.name] = result
         elif result is not None:
@@ -85,7 +89,7 @@ class Tuned:
 
         A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
         mean something else by them."""
-        result = self._result(kernel_key(kernel), self.machine)
+        result = self._result(kernel_key, kernel, self.machine)
         if result is not None:
             try:
                 made = schedule(kernel, description, result.decisions)
@@ -100,7 +104,7 @@ class Tuned:
     def way(self, layer: Layer) -> str | None:
         """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was
         found."""
-        result = self._result(layer_key(layer), self.machine)
+        result = self._result(layer_key, layer, self.machine)
         way = result.decisions.get("way") if result is not None else None
         if result is None:
             return None
@@ -119,11 +123,14 @@ class Tuned:
         """What `explain` tells of the database: that it could not be read, and which results were not used."""
         return [self.problem] * bool(self.problem) + [_note(what, why) for what, why in self.unused.items()]
 
-    def _result(self, key: Key, machine: Machine | None) -> Result | None:
+    def _result(self, key: Callable[[Any], Key], what: Any, machine: Machine | None) -> Result | None:
         if self.database is None or machine is None:
             return None
+        import sqlite3
+
+        known = key(what)
         try:
-            return self.database.result(key.kernel, machine)
+            return self.database.result(known.kernel, machine)
         except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
             self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
             return None
@@ -136,6 +143,8 @@ def _times(host: Tunable, description: Description, threads: int) -> tuple[str, 
 
 def machine_beside(target: PlanTaker) -> Machine:
     """What plans of the processor beside a host are valid for; it has no threads."""
+    from .tuning_database import Machine
+
     name, design, version = target.tuned_on()
     return Machine(name, design, 1, version)
 

@@ -31,6 +31,7 @@ PARTS = (
     CacheKind("kernels", "kernels", "compiled kernels"),
     CacheKind("packages", "packages", "compiled model files"),
     CacheKind("ceilings", "ceilings", "what the machine can do, measured for profiles"),
+    CacheKind("digests", "digests", "digests of model files, by their time"),
     CacheKind("repro", "repro", "kernels whose compilation failed"),
     CacheKind("tuning", "tuning.sqlite", "results of `tilewright tune`", precious=True),
 )

@@ -79,7 +79,7 @@ def fell(kernel: Kernel, scheduled: Scheduled) -> str:
 
     Such a kernel is right, but may be many times slower than it need be.
     """
-    order = [module.NAME for module in rules()]
+    order = [module.NAME for module in rules(scheduled.schedule.machine())]
     expected = EXPECTED[what(kernel)]
     if scheduled.rule not in order or order.index(scheduled.rule) <= order.index(expected):
         return ""  # none made it (it was given), or one that is meant for such kernels

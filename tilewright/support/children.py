@@ -32,7 +32,7 @@ spec = spec_from_file_location({package!r}, {init!a}, submodule_search_locations
 sys.modules[{package!r}] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules[{package!r}])
 from {package}.support.children import enter
-enter({lifeline}, {parent})
+enter({lifeline})
 {call}
 """
 
@@ -56,6 +56,8 @@ class Lifeline:
             os.close(fd)
 
 
+#: whether this process is one that `start` made
+_entered = False
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
@@ -99,7 +101,6 @@ def _boot(call: str, lifeline: int) -> str:
         init=str(_PACKAGE / "__init__.py"),
         folder=str(_PACKAGE),
         lifeline=lifeline,
-        parent=os.getpid(),
         call=call,
     )
 
@@ -128,28 +129,66 @@ def _named() -> list[str]:
 # ---- in the child --------------------------------------------------------------------------------------------------
 
 
-def enter(lifeline: int, parent: int) -> None:
+def enter(lifeline: int) -> None:
     """End this process as soon as the parent has ended (not only when it next reads from it)."""
-    gc.set_threshold(50_000, 20, 50)  # a compilation makes many objects, few of them in circles: 5% of its time
+    global _entered
+    _entered = True
+    gc.set_threshold(200_000, 20, 50)  # a compilation makes many objects, few of them in circles: 5% of its time
     if lifeline < 0:
         return
     os.set_inheritable(lifeline, False)
-    threading.Thread(target=_outlive, args=(lifeline,), daemon=True).start()
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # Linux: a signal, for code that keeps the GIL
+    try:  # Linux: a signal, which needs no thread, and reaches code that keeps the GIL
         import fcntl
+        import select
         import signal
 
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if os.getppid() != parent:  # it had ended before
-        os._exit(1)
+        if select.select([lifeline], [], [], 0)[0]:  # it had ended before
+            os._exit(1)
+    except (ImportError, AttributeError, OSError):
+        threading.Thread(target=_outlive, args=(lifeline,), daemon=True).start()
 
 
 def _outlive(lifeline: int) -> None:
     with contextlib.suppress(OSError):
         os.read(lifeline, 1)
     os._exit(1)
+
+
+def can_fork() -> bool:
+    """Whether a fork of this process works: one of ours that has no other thread, which may hold a lock, on Linux."""
+    return sys.platform == "linux" and _entered and threading.active_count() == 1
+
+
+def leave_files(*kept: int) -> None:
+    """In a forked process: have none of the parent's files and pipes open but for these and stderr."""
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(0, 1)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def surroundings() -> tuple[dict[str, str], str]:
+    """The environment and the current folder of this process, for `surround` in another one."""
+    folder = os.curdir
+    with contextlib.suppress(OSError):  # it was deleted
+        folder = os.getcwd()
+    return dict(os.environ), folder
+
+
+def surround(environment: dict[str, str], folder: str) -> bool:
+    """Take over an environment and a folder; whether the environment was another one."""
+    changed = environment != dict(os.environ)
+    if changed:
+        os.environ.clear()
+        os.environ.update(environment)
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    return changed
 
 
 def resident_bytes() -> int:

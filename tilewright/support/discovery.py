@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from importlib import metadata
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -12,6 +14,18 @@ from typing import Any, Generic, TypeVar
 from .errors import UsageError
 
 _T = TypeVar("_T")
+
+
+@lru_cache(maxsize=1)
+def _installed_packages() -> Any:
+    """All entry points: they stand in a file of each installed package, which is read once."""
+    return metadata.entry_points()
+
+
+def entry_points(group: str) -> Sequence[metadata.EntryPoint]:
+    """Those of a group that installed packages have."""
+    found: Sequence[metadata.EntryPoint] = _installed_packages().select(group=group)
+    return found
 
 
 class Registry(Generic[_T]):
@@ -48,8 +62,16 @@ class Registry(Generic[_T]):
             self._found = {x.name: x for found in (self._installed(), self._ours()) for x in found}
         return {**self._added, **self._found}
 
+    def get(self, name: str) -> _T | None:
+        """The one of that name. One of ours whose folder is called like it is found without importing the others."""
+        if self._found is None and name.isidentifier() and importlib.util.find_spec(f"{self.package}.{name}"):
+            found: dict[str, _T] = {x.name: x for x in self._offered(name)}
+            if name in found:
+                return found[name]
+        return self.all().get(name)
+
     def _installed(self) -> Iterator[Any]:
-        for entry in metadata.entry_points(group=self.package):
+        for entry in entry_points(self.package):
             item = entry.load()
             if isinstance(item, ModuleType):
                 item = vars(item).get(self.attribute)
@@ -60,9 +82,9 @@ class Registry(Generic[_T]):
     def _ours(self) -> Iterator[Any]:
         for info in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
             if info.ispkg:
-                offered = vars(importlib.import_module(f"{self.package}.{info.name}"))
-                yield from [offered[self.attribute]] if self.attribute in offered else []
-                yield from offered.get(f"{self.attribute}S", ())
+                yield from self._offered(info.name)
 
-
-__all__ = ["Registry"]
+    def _offered(self, folder: str) -> Iterator[Any]:
+        offered = vars(importlib.import_module(f"{self.package}.{folder}"))
+        yield from [offered[self.attribute]] if self.attribute in offered else []
+        yield from offered.get(f"{self.attribute}S", ())

@@ -21,7 +21,8 @@ from typing import Any
 
 from . import children
 
-IDLE, BYTES = 60.0, 1 << 29
+#: REST: seconds after which it takes its time to look for garbage; a caller may be at work before, on the same core
+IDLE, REST, BYTES = 60.0, 1.0, 1 << 29
 #: variables that a process reads only once
 _READ_ONCE = ("TILEWRIGHT_MACHINE",)
 
@@ -47,10 +48,7 @@ def ask(call: str, request: Any) -> Any:
     A thread that asks while another one waits has a process of its own. Whatever interrupts the caller ends the
     process. Raises OSError if none can be started, and `Ended`.
     """
-    folder = os.curdir
-    with contextlib.suppress(OSError):  # it was deleted
-        folder = os.getcwd()
-    message = pickle.dumps((dict(os.environ), folder, request))
+    message = pickle.dumps((*children.surroundings(), request))
     place = _place()
     child = _take(call, place)
     if child is not None:
@@ -150,15 +148,10 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
     os.dup2(2, 1)  # what libraries print to stdout must not get into the answers
     first = True
     with contextlib.suppress(EOFError):
-        while first or children.resident_bytes() <= BYTES:
+        while first or children.resident_bytes() <= BYTES or _collected() <= BYTES:
             environment, folder, request = _next()
-            if environment != dict(os.environ):
-                os.environ.clear()
-                os.environ.update(environment)
-                if not first:
-                    tidy(True)
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
+            if children.surround(environment, folder) and not first:
+                tidy(True)
             found = answer(request)
             os.chdir(os.path.abspath(os.sep))  # some systems delete no folder that a process is in
             pickle.dump(found, answers)
@@ -167,15 +160,27 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
                 stream.flush()
             first = False
             tidy(False)
-            gc.collect()
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
 
 
 def _next() -> Any:
-    timer = threading.Timer(IDLE, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
+    asked = threading.Event()
+    resting = threading.Thread(target=_rest, args=(asked,), daemon=True)
+    resting.start()
     try:
         return pickle.load(sys.stdin.buffer)
     finally:
-        timer.cancel()
+        asked.set()
+        resting.join()  # a process of one thread can be forked
+
+
+def _rest(asked: threading.Event) -> None:
+    """What happens while nobody asks."""
+    if not asked.wait(REST) and (_collected() > BYTES or not asked.wait(IDLE)):
+        os._exit(0)
+
+
+def _collected() -> int:
+    """The bytes of this process without garbage."""
+    gc.collect()
+    return children.resident_bytes()

@@ -6,17 +6,18 @@ that is overwritten in place changes under them, and one that is cut short ends 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from .digests import remembered, stamp
 from .errors import TilewrightError
 from .huge_pages import HugePagePool, release_pages
 from .limits import usable_cores
@@ -52,6 +53,10 @@ class MappedFile:
 
     def digest(self) -> str:
         """As `digest` of the mapped bytes, which may not be those that the path leads to now."""
+        with contextlib.suppress(OSError):
+            info = os.stat(self.path)
+            if _stamp(info) == self.stamp:
+                return remembered([stamp(str(self.path), info)], lambda: digest(self.data))
         return digest(self.data)
 
 
@@ -92,6 +97,11 @@ def digest(data: np.ndarray) -> str:
         release_pages(piece)
         return found
 
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        digests = list(pool.map(hashed, pieces))
+    if len(pieces) < 2:
+        digests = list(map(hashed, pieces))
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # with what it imports it takes longer than a small file
+
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            digests = list(pool.map(hashed, pieces))
     return hashlib.sha256(b"".join(digests)).hexdigest()

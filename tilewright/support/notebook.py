@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 
 class NotebookText(str):
@@ -36,6 +35,8 @@ def fragment(head: str = "", rows: Sequence[Sequence[object]] = (), text: str = 
     >>> fragment("add", [("input", "x")])
     '<div><b>add</b><table><tr><td>input</td><td>x</td></tr></table></div>'
     """
+    from html import escape
+
     parts = [f"<b>{escape(head)}</b>" if head else ""]
     if rows:
         lines = ("".join(f"<td>{escape(str(c))}</td>" for c in row) for row in rows)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -125,6 +123,8 @@ def user_cache_folder() -> Path:
         else:
             base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a name and without HOME, as in containers
+        import tempfile
+
         return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
     return Path(base) / "tilewright"
 
@@ -478,6 +478,8 @@ class Options:
         known = [f.name for f in fields(cls)]
         for name in chosen:
             if name not in known:
+                import difflib
+
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
                 raise UsageError(f"unknown option {name!r}", hint=hint)

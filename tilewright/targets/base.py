@@ -18,7 +18,6 @@ docs/add_a_target.md builds a small target.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -444,7 +443,7 @@ class Warmable(Protocol):
     """A target that compiles in processes of its own, which take time to start."""
 
     def start(self, workers: int) -> None:
-        """Start so many now; returns at once."""
+        """Start so many now, and make ready what later ones start from; does not wait for them."""
 
 
 _TARGETS: Registry[Target] = Registry(
@@ -508,17 +507,16 @@ def find(name: str) -> Target:
             raise _not_alone(name)
         return found
     plain, colon, given = name.partition(":")
-    if colon and plain in targets():
-        target = targets()[plain]
+    if colon and (target := _TARGETS.get(plain)) is not None:
         if not isinstance(target, Configurable):
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
         plain_value = target.machine_parameter if isinstance(target, OfMachines) else None
         return target.configured(dict(_pair(p, plain_value) for p in given.split(",")))
     if name in _BESIDE:
         raise _not_alone(name)
-    if name not in targets():
+    if (target := _TARGETS.get(name)) is None:
         raise _unknown(name, targets())
-    return targets()[name]
+    return target
 
 
 def recorded(name: str) -> Target:
@@ -561,7 +559,7 @@ def _beside(name: str) -> Any:
         return found
     if "+" in name:
         return find(name)
-    if name not in _BESIDE and plain not in targets():
+    if name not in _BESIDE and _TARGETS.get(plain) is None:
         raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
     return _BESIDE[name] if name in _BESIDE else find(name)
 
@@ -587,6 +585,8 @@ def _not_alone(name: str) -> UsageError:
 
 
 def _unknown(name: str, known: Iterable[str], hint: str = "") -> UsageError:
+    import difflib
+
     near = difflib.get_close_matches(name, known := sorted(known), 1)
     hint += f"did you mean {near[0]!r}? " if near else ""
     return UsageError(f"unknown target {name!r}", hint=f"{hint}targets: {', '.join(known)}")

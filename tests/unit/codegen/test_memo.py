@@ -100,14 +100,14 @@ def test_what_needs_the_nests_makes_them(compiled, monkeypatch, options):
 def test_rules_from_outside_are_always_asked(compiled, monkeypatch):
     rule = type("Rule", (), {"NAME": "mine", "PRIORITY": 99, "apply": staticmethod(lambda *_: "never")})
     monkeypatch.setattr(rules, "_ADDED", {"mine": rule})
-    rules.rules.cache_clear()
+    rules._rules.cache_clear()
     try:
         monkeypatch.setattr(stages, "schedule_kernel", no_schedule)
         with pytest.raises(AssertionError, match="scheduled again"):
             tw.compile(MODEL, tuned=False)
     finally:
         monkeypatch.undo()
-        rules.rules.cache_clear()
+        rules._rules.cache_clear()
 
 
 def test_entries_keep_everything(tmp_path):

@@ -1,6 +1,9 @@
 """Compiling many kernels in worker processes. What happens when they fail: tests/errors/test_llvm_abort_errors.py."""
 
 import contextlib
+import os
+import signal
+import sys
 import threading
 
 import onnx
@@ -11,6 +14,7 @@ from tilewright.codegen.llvm import pool
 from tilewright.codegen.llvm.cache import KernelCache
 from tilewright.codegen.llvm.pool import Job, close_workers, compile_many, start_workers
 from tilewright.driver import out_of_process as apart
+from tilewright.support import kept_child
 from tilewright.support.errors import CompileError
 from tilewright.support.options import Options
 from tilewright.targets.cpu.description import host
@@ -87,6 +91,48 @@ def test_from_several_threads(jobs):
     assert results == {i: f"k{i}" for i in range(4)}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux")
+def test_workers_are_forked_and_forked_again(jobs):
+    """From one process that has imported everything: a crash of one is no matter to it, and another takes its place."""
+    start_workers(2)
+    first, second = (w.process for w in pool._shared_pool().workers[:2])
+    server = pool._shared_pool().server
+    assert {first._server, second._server} == {server}
+    os.kill(first.pid, signal.SIGSEGV)
+    assert first.wait() == -signal.SIGSEGV
+    assert len(compile_many(jobs[:2], host(), workers=2)) == 2
+    assert pool._shared_pool().server is server and server.alive and second.poll() is None
+    os.kill(server._process.pid, signal.SIGKILL)
+    server._process.wait()
+    for _ in range(2):  # it is noticed when it is asked
+        assert len(compile_many(jobs[:2], host(), workers=2)) == 2
+    assert pool._shared_pool().server is not server
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux")
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_process_that_compiles_starts_no_other_interpreter(tmp_path, count):
+    onnx.save(small_model(), tmp_path / "m.onnx")
+    serve = "from tilewright.support import kept_child as k; k.serve(lambda r: (g := {}, exec(r, g))[0]['found'])"
+    compile_it = f"""
+from pathlib import Path
+from tilewright.driver import out_of_process
+from tilewright.support import children
+from tilewright.support.mapped_file import map_file
+from tilewright.support.options import Options
+children.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
+found = out_of_process._compile(model, map_file(model).digest(), Options(jobs={count}, threads=1), to)
+"""
+    assert kept_child.ask(serve, compile_it) == "made"
+
+
+def small_model():
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
 def test_a_worker_with_much_memory_is_replaced(jobs, monkeypatch):
     monkeypatch.setattr(pool, "WORKER_BYTES", 1 << 20)
     start_workers(1)
@@ -101,12 +147,7 @@ def test_no_more_workers_start_than_there_is_work_for(tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr(pool._Pool, "start", lambda self, count, ahead: started.append(count))
     monkeypatch.setattr(pool._Pool, "run", lambda self, jobs, description, count, *_: started.append(("run", count)))
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=10
-    )
-    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(small_model(), tmp_path / "m.onnx")
     with contextlib.suppress(Exception):  # nothing is compiled
         apart._compile(tmp_path / "m.onnx", "", Options(jobs=16, threads=1), tmp_path / "m.tw")
     assert [s for s in started if isinstance(s, int)] == [1, 2]

@@ -75,8 +75,35 @@ def test_loading_needs_no_compiler(path):
 import sys, numpy, tilewright
 tilewright.compile({str(path)!r})
 assert not {{"torch_mlir", "onnx", "tilewright.driver.compiler"}} & set(sys.modules), sorted(sys.modules)
+assert targets(sys.modules) == {{"cpu"}}
+assert not {{"fractions", "html", "difflib", "tilewright.schedule.nest", "tilewright.tensor"}} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", TARGETS + code], check=True, timeout=300)
+
+
+#: the targets whose folders were imported
+TARGETS = """
+def targets(modules):
+    import os, tilewright.targets as all
+    folders = set(os.listdir(all.__path__[0]))
+    return {m.split(".")[2] for m in modules if m.startswith("tilewright.targets.")} & folders
+"""
+
+
+def test_a_compilation_imports_what_it_asks_for(path):
+    """The other targets, rules for GPUs, the tuner and its database, other front ends' libraries: it does not."""
+    code = f"""
+import os, sys, tilewright
+os.environ["TILEWRIGHT_COMPILE"] = "inprocess"
+tilewright.compile({str(path)!r}, cache=False, threads=1, target="cpu")
+assert targets(sys.modules) <= {{"cpu", "beside", "mcu", "wasm"}}, targets(sys.modules)
+gpu = {{m for m in sys.modules if m.startswith("tilewright.schedule.rules.gpu.")}}
+assert {{m.rpartition(".")[2] for m in gpu}} <= {{"units", "attention_operands"}}, gpu
+others = ("tune", "lang", "report", "compat", "cli", "quantize", "train", "distributed", "llm")
+assert not {{m for m in sys.modules if m.split(".")[:2] in [["tilewright", o] for o in others]}}
+assert not {{"torch", "jax", "sqlite3"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", TARGETS + code], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -246,12 +273,12 @@ def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
 
 
 def test_two_compilations_use_one_process_each_with_its_own_environment(path, monkeypatch):
-    ((child, _),) = apart.kept_child._kept.values()
+    child, _ = apart.kept_child._kept[apart._CALL]
     for name in "ab":
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(path.parent / name))
         check(tw.compile(path))
         assert list((path.parent / name / "packages").iterdir())
-    ((after, _),) = apart.kept_child._kept.values()
+    after, _ = apart.kept_child._kept[apart._CALL]
     assert after is child and child.poll() is None
 
 

@@ -120,7 +120,7 @@ def test_installed_ones(monkeypatch):
 
     def install(loaded):
         entries = {"tilewright.frontends": [Entry(loaded)]}
-        monkeypatch.setattr(discovery.metadata, "entry_points", lambda group: entries.get(group, []))
+        monkeypatch.setattr(discovery, "entry_points", lambda group: entries.get(group, []))
         monkeypatch.setattr(protocol._FRONT_ENDS, "_found", None)
 
     for loaded in (Lines(), sys.modules[__name__]):

@@ -276,7 +276,7 @@ def test_what_only_the_general_rule_takes_is_not_joined(joined, monkeypatch):
 
 def test_rules_of_others_need_no_hash(joined, monkeypatch):
     found = [SimpleNamespace(NAME=r.NAME, PRIORITY=r.PRIORITY, apply=r.apply) for r in rules.rules()]
-    monkeypatch.setattr(rules, "rules", lambda: found)
+    monkeypatch.setattr(rules, "rules", lambda *_: found)
     machine = replace(find("cpu").describe(), l2_bytes=128 << 10, cores=2)
     assert depthwise_chain.worth_joining(kernel_of(Case((1, 16, 40, 28), 96, 24)), machine)
 

@@ -108,7 +108,7 @@ def refusing(monkeypatch):
         return SimpleNamespace(NAME=rule.NAME, PRIORITY=rule.PRIORITY, apply=apply)
 
     found = [reluctant(rule) for rule in rules.rules()]
-    monkeypatch.setattr(rules, "rules", lambda: found)
+    monkeypatch.setattr(rules, "rules", lambda *_: found)
     monkeypatch.setattr(rules, "all_ours", lambda: True)
     monkeypatch.setattr(compiler, "all_ours", lambda: True)
     depthwise_chain._kept.cache_clear()
@@ -183,11 +183,11 @@ def test_the_next_rule_is_tried(monkeypatch):
     r = te.reduce_axis(64, "r")
     kernel = te.kernel(te.compute((64, 64), lambda i, j: te.sum(x[i, r] * w[r, j], r), "y"))
     found = rules.rules()
-    monkeypatch.setattr(rules, "rules", lambda: [Wasteful, *found])
+    monkeypatch.setattr(rules, "rules", lambda *_: [Wasteful, *found])
     made = rules.schedule(kernel, host())
     assert made.rule == "contraction" and not made.problems
     assert made.refused[0] == ("wasteful", "100% of its time is spent without vectors where a row would do")
-    monkeypatch.setattr(rules, "rules", lambda: [Wasteful])
+    monkeypatch.setattr(rules, "rules", lambda *_: [Wasteful])
     made = rules.schedule(kernel, host())
     assert made.rule == "wasteful" and made.problems and made.refused == ()
 

@@ -28,7 +28,7 @@ def own():
     yield
     rules._ADDED.clear()
     rules._ADDED.update(before)
-    rules.rules.cache_clear()
+    rules._rules.cache_clear()
 
 
 def rule(apply, name="mine", priority=-10):
@@ -68,11 +68,11 @@ def test_what_is_no_rule_is_refused(own):
 def test_entry_points_are_found_and_checked(own, monkeypatch):
     mine = rule(lambda k, m, d=None: Schedule(k))
     entry = SimpleNamespace(name="e", value="package:rule", load=lambda: mine)
-    monkeypatch.setattr(rules.metadata, "entry_points", lambda group: [entry])
-    rules.rules.cache_clear()
+    monkeypatch.setattr(rules, "entry_points", lambda group: [entry])
+    rules._rules.cache_clear()
     assert rules.schedule(kernel(), MACHINE).rule == "mine"
     mine.NAME = "contraction"
-    rules.rules.cache_clear()
+    rules._rules.cache_clear()
     with pytest.raises(UsageError, match=r"entry point 'e' of tilewright\.rules is no new rule"):
         rules.schedule(kernel(), MACHINE)
 
@@ -88,8 +88,8 @@ def test_a_failing_rule_is_named_with_its_kernel(own, monkeypatch):
     with pytest.raises(CompileError, match="rule 'mine' fails on kernel kernel: it gave None, not a Schedule or a"):
         rules.schedule(kernel(), MACHINE)
     entry = SimpleNamespace(name="e", value="package:rule", load=lambda: fails(None, None))
-    monkeypatch.setattr(rules.metadata, "entry_points", lambda group: [entry])
-    rules.rules.cache_clear()
+    monkeypatch.setattr(rules, "entry_points", lambda group: [entry])
+    rules._rules.cache_clear()
     with pytest.raises(UsageError, match=r"entry point 'e' of tilewright\.rules cannot be loaded: KeyError: 'absent'"):
         rules.schedule(kernel(), MACHINE)
 

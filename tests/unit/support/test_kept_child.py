@@ -5,10 +5,10 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from support.forking import ended
 
 from tilewright.support import kept_child
 from tilewright.support.kept_child import Ended, ask
@@ -23,20 +23,6 @@ RUN = SERVE + "k.serve(lambda r: (os.getpid(), (g := {'k': k, 'os': os}, exec(r,
 def none_left():
     yield
     kept_child.close()
-
-
-def ended(pid: int) -> bool:
-    """Whether the process ends in time."""
-    for _ in range(6000):
-        state = Path(f"/proc/{pid}/stat")
-        try:
-            os.kill(pid, 0)
-            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_one_process_answers_all_with_the_environment_of_each(monkeypatch, tmp_path):
@@ -93,7 +79,7 @@ while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
     assert ended(other) and ask(RUN, "")[0] == kept
 
 
-@pytest.mark.parametrize("limit", ["k.IDLE = 0.01", "k.BYTES = -1"])
+@pytest.mark.parametrize("limit", ["k.IDLE = k.REST = 0.01", "k.BYTES = -1"])
 def test_one_that_nobody_asks_or_that_is_large_ends(limit):
     pid, _ = ask(RUN, limit)
     assert ended(pid) and ask(RUN, "")[0] != pid

@@ -96,6 +96,17 @@ class _Lowering:
         return found
 
 
+def prepare() -> None:
+    """What the first kernel of a process would do first, for this machine's processor."""
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _mlirDialectsLLVM  # noqa: F401
+
+    lowering = _Lowering.of_this_thread()
+    with lowering.context, ir.Location.unknown():
+        lowering.run(ir.Module.parse("module {}"), 64)
+    initialize_llvm("")
+
+
 def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_bytes: int = 0) -> str:
     """LLVM IR text (LLVM 24 spelling) of a level-5 module whose kernel is `symbol`.
 
@@ -217,7 +228,7 @@ def _diagnostics(context) -> Iterator[list[str]]:
 
 
 def initialize_llvm(triple: str) -> None:
-    """Make llvmlite ready for this machine's processor, and for all others if the triple is that of another one."""
+    """Make llvmlite ready for this machine's processor, and for all others if there is a triple of another one."""
     with _lock:
         from llvmlite import binding as llvm
 
@@ -227,7 +238,7 @@ def initialize_llvm(triple: str) -> None:
             llvm.initialize_native_asmprinter()
             _initialized.add("native")
         native = llvm.get_default_triple().split("-")[0]
-        if triple.split("-")[0] != native and "all" not in _initialized:
+        if triple and triple.split("-")[0] != native and "all" not in _initialized:
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
             _initialized.add("all")

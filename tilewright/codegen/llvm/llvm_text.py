@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import struct
-from fractions import Fraction
 from functools import lru_cache
 
 from ...support.errors import CompileError
@@ -87,10 +86,13 @@ def _bits(literal: str, width: int, mantissa: int) -> int:
     if body.startswith(("nan(", "snan(")):
         payload = int(body[body.index("(") + 1 : -1], 16)
         return sign | exponent_ones | payload | (0 if body[0] == "s" else quiet)
-    return sign | min(_round(Fraction(body), width, mantissa), exponent_ones)
+    return sign | min(_round(body, width, mantissa), exponent_ones)
 
 
-def _round(value: Fraction, width: int, mantissa: int) -> int:
+def _round(number: str, width: int, mantissa: int) -> int:
+    from fractions import Fraction  # models that are loaded again have no use for it
+
+    value = Fraction(number)
     if value == 0:
         return 0
     bias = (1 << width - mantissa - 2) - 1

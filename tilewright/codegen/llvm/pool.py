@@ -22,9 +22,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from ...support import children
+from ...support import children, fork_server
 from ...support.budget import check_time
 from ...support.errors import CompileError, TilewrightError
 from ...support.files import own_folder, replacing
@@ -34,6 +34,7 @@ from .machine import LlvmMachine, to_message
 from .worker import compile_text, receive, repro_text, send
 
 STAGE = "assemble"
+_WORKER = compile_text.__module__
 _REPROS_KEPT = 100
 #: a process that has more memory ends after its kernel, and another one takes its place: MLIR's context only grows
 WORKER_BYTES = 1 << 30
@@ -155,10 +156,10 @@ def compile_each(
 
 
 def start_workers(count: int | None = None, ahead: str = "") -> None:
-    """Start worker processes before there is work for them, so that their imports, of the module `ahead` too, overlap
-    with the front end's work."""
+    """Start worker processes before there is work for them, so that what they do first (`worker.prepare`) overlaps with
+    the front end's work. With a count of 0 this process, if it is one of ours, does that for those to come."""
     if get("TILEWRIGHT_COMPILE") != "inprocess":
-        _shared_pool().start(count or get("TILEWRIGHT_JOBS"), ahead)
+        _shared_pool().start(get("TILEWRIGHT_JOBS") if count is None else count, ahead)
 
 
 # ---- failures ----
@@ -225,15 +226,15 @@ def _save_repro(job: Job, machine: LlvmMachine) -> str | None:
 class _Worker:
     """A worker process; it is started when first used and again after it died."""
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen | None = None
+    def __init__(self, pool: _Pool) -> None:
+        self.pool = pool
+        self.process: children.Child | fork_server.Forked | None = None
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         self.timed_out = False
 
-    def start(self, ahead: str = "") -> subprocess.Popen:
+    def start(self) -> children.Child | fork_server.Forked:
         if self.process is None or self.process.poll() is not None:
-            call = f"from tilewright.codegen.llvm.worker import work; work({ahead!r})"
-            self.process = children.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
+            self.process = self.pool.new(self.log)
         return self.process
 
     def compile(self, job: Job, machine: LlvmMachine, timeout: float) -> Compiled | _Failure:
@@ -263,11 +264,11 @@ class _Worker:
             return _Failure(result["error"])
         return Compiled(job.symbol, data, result["stats"], made=result.get("made"))
 
-    def _give_up(self, process: subprocess.Popen) -> None:
+    def _give_up(self, process: children.Child | fork_server.Forked) -> None:
         self.timed_out = True
         process.kill()
 
-    def _death(self, process: subprocess.Popen, seen: int, timeout: float) -> _Failure:
+    def _death(self, process: children.Child | fork_server.Forked, seen: int, timeout: float) -> _Failure:
         process.kill()
         code = process.wait()
         self.close()
@@ -305,17 +306,32 @@ class _Pool:
 
     def __init__(self) -> None:
         self.workers: list[_Worker] = []
+        self.server: fork_server.ForkServer | None = None
+        self.ahead = ""
         self.lock = threading.Lock()
 
     def start(self, count: int, ahead: str) -> None:
         with self.lock:
-            self._grow(count)
+            self._ready(count, ahead)
             for worker in self.workers[:count]:
-                worker.start(ahead)
+                worker.start()
 
-    def _grow(self, count: int) -> None:
+    def _ready(self, count: int, ahead: str) -> None:
+        """Have so many workers, and what their processes are forked from."""
+        self.ahead = ahead or self.ahead
+        if (count or children.can_fork()) and (self.server is None or not self.server.alive):
+            with contextlib.suppress(OSError):
+                self.server = fork_server.start(_WORKER, self.ahead)
         while len(self.workers) < count:
-            self.workers.append(_Worker())
+            self.workers.append(_Worker(self))
+
+    def new(self, log: IO[bytes]) -> children.Child | fork_server.Forked:
+        """A new process for a worker: forked, or where that cannot be a new interpreter."""
+        with contextlib.suppress(OSError):
+            if self.server is not None and self.server.alive:
+                return self.server.fork(log)
+        call = f"from {_WORKER} import prepare, work; prepare({self.ahead!r}); work()"
+        return children.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def run(
         self,
@@ -344,7 +360,7 @@ class _Pool:
 
         with self.lock:
             count = min(count, len(jobs))
-            self._grow(count)
+            self._ready(count, jobs[0].maker.partition(":")[0])
             threads = [threading.Thread(target=drive, args=(w,), daemon=True) for w in self.workers[:count]]
             for thread in threads:
                 thread.start()

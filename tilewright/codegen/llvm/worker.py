@@ -110,13 +110,22 @@ def run_repro(path: str) -> int:
     return 0
 
 
-def work(ahead: str = "") -> None:
-    """Be a worker; the module `ahead` is imported before the first request comes, if there is time."""
+def prepare(ahead: str) -> None:
+    """Import and build what every kernel takes, which the module `ahead` knows of."""
+    from ...ir.context import context
+    from . import assemble
+
+    if ahead:
+        import_module(ahead)
+    context()
+    assemble.prepare()
+
+
+def work() -> None:
+    """Be a worker."""
     # What MLIR or LLVM print to stdout must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    if ahead:
-        import_module(ahead)
     serve(sys.stdin.buffer, answers)
 
 

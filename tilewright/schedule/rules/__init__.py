@@ -3,7 +3,8 @@
 A rule is a module with ``NAME``, ``PRIORITY`` (lower is tried first) and ``apply(kernel, machine, decisions) ->
 Schedule | str`` where a string is the reason why it does not apply. What a tuner may change, a rule asks with
 `Schedule.sample_choice`. Operators with loop nests of their own register them with `direct`. Adding a rule is adding a
-file; a rule from outside the package is added with `register` or as an entry point (docs/add_a_rule.md).
+file; a rule from outside the package is added with `register` or as an entry point (docs/add_a_rule.md). A folder of
+rules with a function ``serves(machine)`` is for such machines alone, and its rules are not imported for others.
 
 What a schedule would execute is counted (`schedule.executed`): one that computes things again and again, or works
 without vectors where it could have them, is refused like one that does not apply. If none is well, that with the least
@@ -18,9 +19,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from importlib import metadata
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...support.discovery import entry_points
 from ...support.errors import CompileError, TilewrightError, UsageError
 from ...support.sizes import Undecided, current, typically
 from ...tensor.kernel import Kernel
@@ -163,22 +165,38 @@ def register(rule: Rule) -> None:
     missing = [a for a in ("NAME", "PRIORITY", "apply") if not hasattr(rule, a)]
     if missing:
         raise UsageError(f"{rule!r} is no rule: it has no {', '.join(missing)}", stage="schedule")
-    if rule.NAME in {m.NAME for m in _own()}:
+    if rule.NAME in {m.NAME for m in _own(_folders())}:
         raise UsageError(f"there is a rule called {rule.NAME!r}", stage="schedule", hint="choose another name")
     _ADDED[rule.NAME] = rule
-    rules.cache_clear()
-
-
-def _own() -> list[Any]:
-    modules = [importlib.import_module(m.name) for m in pkgutil.walk_packages(__path__, f"{__name__}.")]
-    return [m for m in modules if hasattr(m, "apply")]
+    _rules.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def rules() -> list[Rule]:
-    """All rules in the order they are tried: the modules here, entry points, what was registered."""
-    found = {rule.NAME: rule for rule in _own()}
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
+def _folders() -> tuple[ModuleType, ...]:
+    return tuple(importlib.import_module(f"{__name__}.{i.name}") for i in pkgutil.iter_modules(__path__) if i.ispkg)
+
+
+def _for(machine: Machine | None) -> tuple[ModuleType, ...]:
+    """The folders of rules for all machines, and of those for this one."""
+    return tuple(f for f in _folders() if not hasattr(f, "serves") or (machine is not None and f.serves(machine)))
+
+
+@lru_cache(maxsize=4)
+def _own(folders: tuple[ModuleType, ...]) -> list[Any]:
+    names = [f"{f.__name__}.{m.name}" for f in folders for m in pkgutil.iter_modules(f.__path__)]
+    return [m for m in map(importlib.import_module, names) if hasattr(m, "apply")]
+
+
+def rules(machine: Machine | None = None) -> list[Rule]:
+    """The rules for a machine, without one those for all machines, in the order they are tried: the modules here, entry
+    points, what was registered."""
+    return _rules(_for(machine))
+
+
+@lru_cache(maxsize=4)
+def _rules(folders: tuple[ModuleType, ...]) -> list[Rule]:
+    found = {rule.NAME: rule for rule in _own(folders)}
+    for entry in entry_points(ENTRY_POINTS):
         try:
             rule = entry.load()
         except Exception as e:
@@ -209,13 +227,13 @@ class _Itself:
 
 
 def known() -> tuple[object, ...]:
-    """All rules as a part of a key: an object that is one need not have a hash."""
+    """What rules there are, as a part of a key: an object that is one need not have a hash."""
     return tuple(map(_Itself, rules()))
 
 
 def all_ours() -> bool:
     """Whether all rules and loop nests are of this package: only then does its source say what they do."""
-    return len(rules()) == len(_own()) and all(f.__module__.startswith(_PACKAGE) for f in DIRECT.values())
+    return len(rules()) == len(_own(_for(None))) and all(f.__module__.startswith(_PACKAGE) for f in DIRECT.values())
 
 
 def _outsider(rule: Any, kernel: Kernel) -> str | None:
@@ -223,7 +241,7 @@ def _outsider(rule: Any, kernel: Kernel) -> str | None:
     build = DIRECT.get(kernel.opaque.mnemonic) if kernel.opaque is not None else None
     if build is not None and not build.__module__.startswith(_PACKAGE) and rule.NAME == "opaque":
         return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"  # type: ignore[union-attr]
-    return None if any(rule is own for own in _own()) else f"rule {rule.NAME!r}"
+    return None if getattr(rule, "__name__", "").startswith(_PACKAGE) else f"rule {rule.NAME!r}"
 
 
 def _failed(culprit: str, kernel: Kernel, why: str) -> CompileError:
@@ -259,7 +277,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
 
     refused: list[tuple[str, str]] = []
     too_much: list[Scheduled] = []
-    for module in (found := rules()):
+    for module in (found := rules(machine)):
         try:
             with typically(by_typical_sizes(kernel)):
                 result = module.apply(kernel, machine, decisions)
