@@ -8,6 +8,7 @@ signless: ``f32 f64 f16 bf16 i1 i8 i16 i32 i64 index``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce as fold
@@ -34,6 +35,8 @@ class _Alive(ref["Expr"]):
 
 #: every expression that is alive, by its class and fields
 _INTERNED: dict[tuple[Any, ...], _Alive] = {}
+#: those made last live on for a while: half of those that nobody keeps are made again soon, with all that they know
+_RECENT: deque[Expr] = deque(maxlen=4096)
 _LOCK = RLock()
 _NONE: frozenset[str] = frozenset()
 _set = object.__setattr__
@@ -68,6 +71,7 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
                 found, alive = made, _Alive(made, _gone)
                 alive.key = key
                 _INTERNED[key] = alive
+        _RECENT.append(found)
     return found  # type: ignore[no-any-return]
 
 

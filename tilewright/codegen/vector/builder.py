@@ -229,8 +229,9 @@ class Builder:
 
     def even(self, args: list[Value]) -> tuple[list[Value], int]:
         """Broadcast scalars where there is a vector among the operands."""
-        width = max([a.width for a in args]) if args else 0
-        return ([self.as_vector(a, width) for a in args] if width else args), width
+        widths = {a.width for a in args}
+        width = max(widths, default=0)
+        return ([self.as_vector(a, width) for a in args] if len(widths) > 1 else args), width
 
     def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
         args, width = self.even(args)

@@ -78,7 +78,8 @@ class Emitter:
         )
         #: by the identity of a statement the parts that want it, and the statement, which is kept
         self._takers: dict[int, tuple[list[Part], Stmt]] = {}
-        self._updaters = [p for p in self.parts if type(p).value is not Part.value]
+        #: the same for a target: the parts that may have a better way
+        self._setters: dict[int, tuple[list[Part], Target]] = {}
         operations = {name: handler for p in self.parts[::-1] for name, handler in p.operations.items()}
         self.expr = Expressions(self.at, self.access.load, operations, machine.table_lanes).expr
         self.at.expr, self.at.load = self.expr, self.access.load
@@ -178,8 +179,7 @@ class Emitter:
         elif isinstance(s, For):
             self._loop(s)
         elif isinstance(s, Store):
-            values = [self.value(t) for t in s.targets]
-            for t, v in zip(s.targets, values, strict=True):
+            for t, v in [(t, self.value(t)) for t in s.targets]:
                 self.write(t, v)
         elif isinstance(s, If):
             self.condition(s)
@@ -301,7 +301,10 @@ class Emitter:
     # ---- values ----
 
     def value(self, t: Target) -> Value:
-        for part in self._updaters:
+        known = self._setters.get(id(t))
+        if known is None:
+            known = self._setters[id(t)] = [p for p in self.parts if p.improves(t)], t
+        for part in known[0]:
             if (found := part.value(t)) is not None:
                 return found
         return self.expr(t.value)
@@ -313,7 +316,7 @@ class Emitter:
             self.registers.write(b, t.indices, value, keeps)
         else:
             self.access.store(b, t.indices, value)
-        self.text.forget({t.buffer})
+            self.text.forget({t.buffer})
 
 
 def _annotation(s: For) -> str:
