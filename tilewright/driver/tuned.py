@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..graph.choose_winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
@@ -19,6 +20,8 @@ from .kernel_key import Key, kernel_key, layer_key, nest_digest
 from .tuning_database import Database, Machine, Result
 
 log = logging.getLogger("tilewright")
+#: what has results: a kernel, or a convolution
+_Work = TypeVar("_Work")
 
 
 @dataclass
@@ -65,16 +68,16 @@ class Tuned:
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether the database has a result for a kernel (that may turn out not to mean the same any more)."""
-        return self._result(kernel_key(kernel), self.machine) is not None
+        return self._result(kernel_key, kernel, self.machine) is not None
 
     def plan(self, kernel: Kernel) -> tuple[dict[str, Any], str] | None:
         """The decisions of a tuned plan for the processor beside the host, and the plan that they led to."""
-        result = self._result(kernel_key(kernel), self.beside)
+        result = self._result(kernel_key, kernel, self.beside)
         return (result.decisions, result.digest) if result is not None else None
 
     def taken(self, kernel: Kernel, why: str) -> None:
         """That processor runs a kernel whose plan is known here, as tuned, or not: `why`."""
-        result = self._result(kernel_key(kernel), self.beside)
+        result = self._result(kernel_key, kernel, self.beside)
         if result is not None and not why:
             self.used[kernel.name] = result
         elif result is not None:
@@ -85,7 +88,7 @@ class Tuned:
 
         A result counts only if its decisions lead to the very nest that was measured: another version of the rules may
         mean something else by them."""
-        result = self._result(kernel_key(kernel), self.machine)
+        result = self._result(kernel_key, kernel, self.machine)
         if result is not None:
             try:
                 made = schedule(kernel, description, result.decisions)
@@ -100,7 +103,7 @@ class Tuned:
     def way(self, layer: Layer) -> str | None:
         """How a convolution is to be computed (see the pass `winograd`), None if nothing better than the estimate was
         found."""
-        result = self._result(layer_key(layer), self.machine)
+        result = self._result(layer_key, layer, self.machine)
         way = result.decisions.get("way") if result is not None else None
         if result is None:
             return None
@@ -119,11 +122,11 @@ class Tuned:
         """What `explain` tells of the database: that it could not be read, and which results were not used."""
         return [self.problem] * bool(self.problem) + [_note(what, why) for what, why in self.unused.items()]
 
-    def _result(self, key: Key, machine: Machine | None) -> Result | None:
+    def _result(self, key: Callable[[_Work], Key], of: _Work, machine: Machine | None) -> Result | None:
         if self.database is None or machine is None:
             return None
         try:
-            return self.database.result(key.kernel, machine)
+            return self.database.result(key(of).kernel, machine)
         except (TilewrightError, sqlite3.Error, ValueError, TypeError) as e:
             self.problem, self.database = f"the tuning database was not used: {e}".split("\n")[0], None
             return None

@@ -347,7 +347,7 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     own = [t for t in known if variables(t) == {f.var}]
     computed = not any(isinstance(x, Load) for t in own for x in walk(t))
     short = own and computed and trip and not is_open(trip) and trip <= _ENUMERATE
-    if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
+    if short and len({*zip(*_values(own, {f.var: np.arange(f.trip or 0)}).tolist(), strict=True)}) == f.trip:
         return True
     return _distinct_enumerated([simplify(i, ranges) for i in indices], f, ranges)
 

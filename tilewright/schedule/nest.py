@@ -318,8 +318,10 @@ def _facts_of_loop(s: For, b: Facts) -> Facts:
         axes = axes | {s.kind}
     if s.note("producer") is not None:
         axes = axes | {""}
-    mentioned = b.mentioned if ahead <= b.mentioned else b.mentioned | ahead
-    free = own | ((b.free | ahead) - {s.var})
+    mentioned, free = b.mentioned, b.free
+    if ahead:
+        mentioned, free = mentioned | ahead, free | ahead
+    free = own | (free - {s.var}) if s.var in free else free
     return Facts(reads, b.writes, loaded, b.names | {s.var}, mentioned, free, axes, s.body.loops, s.body.stores)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from functools import reduce as fold
 from operator import index, is_
 from struct import pack
@@ -148,7 +149,9 @@ class Const(Expr):
             value = index(value)
         kind = type(value)  # -0.0 is not 0.0, True is not 1, a size is not the number that stands for it
         exact = value if kind is int else pack("d", value) if kind is float else _exact(value)
-        return interned(cls, (value, dtype), (cls, kind, exact, dtype))
+        alive = _INTERNED.get(key := (cls, kind, exact, dtype))
+        found: Any = alive() if alive is not None else None
+        return interned(cls, (value, dtype), key) if found is None else found
 
     def __str__(self) -> str:
         return str(self.value) if self.dtype in ("index", "i1") else f"{self.value}:{self.dtype}"
@@ -183,7 +186,9 @@ class Op(Expr):
     dtype: str
 
     def __new__(cls, op: str, args: tuple[Expr, ...], dtype: str) -> Self:
-        return interned(cls, (op, args, dtype), (cls, op, args, dtype))
+        alive = _INTERNED.get(key := (cls, op, args, dtype))
+        found: Any = alive() if alive is not None else None
+        return interned(cls, (op, args, dtype), key) if found is None else found
 
     def __str__(self) -> str:
         infix = _INFIX.get(self.op)
@@ -547,6 +552,8 @@ def simplify(
     8. What is no index arithmetic becomes what `other` makes of it and its simplified children (default: the same).
 
     What an index expression becomes is kept with it, by the ranges of its variables."""
+    if not e.parts:
+        return e
     other, keep, memo, rest = other or rebuild, current() is None, dict[Expr, Expr](), [e]
     while rest:
         x = rest[-1]
@@ -807,7 +814,7 @@ class Buffer:
             step *= d
         object.__setattr__(self, "strides", tuple(reversed(strides)))
 
-    @property
+    @cached_property
     def size(self) -> int:
         n = 1
         for d in self.shape:

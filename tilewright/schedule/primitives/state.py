@@ -85,15 +85,20 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def primitive(method: _Method) -> _Method:
     """Record a successful call in the trace. If it raises, or breaks a rule of `legality`, the schedule stays as it
     was. Numbers of NumPy become Python's; ScheduleError for an argument of another type than the method declares."""
-    declared = signature(method)
+    _, *declared = signature(method).parameters.values()
 
     @wraps(method)
     def call(self: State, *args: Any, **kwargs: Any) -> Any:
         if self._nested:
             return method(self, *args, **kwargs)
         args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
-        for name, value in declared.bind(self, *args, **kwargs).arguments.items():
-            _check_argument(self, method.__name__, declared.parameters[name], value)
+        for i, p in enumerate(declared):
+            if p.name in kwargs:
+                _check_argument(self, method.__name__, p, kwargs[p.name])
+            elif p.kind is Parameter.VAR_POSITIONAL:
+                _check_argument(self, method.__name__, p, args[i:])
+            elif p.kind is not Parameter.KEYWORD_ONLY and i < len(args):  # others are missing, or not needed
+                _check_argument(self, method.__name__, p, args[i])
         saved = self._now()
         known = self._steps((method.__name__, args, tuple(kwargs.items())))
         self._nested = True
