@@ -145,9 +145,9 @@ class Const(Expr):
     dtype: str
 
     def __new__(cls, value: Any, dtype: str) -> Self:
-        if dtype == "index" and not isinstance(value, int):
-            value = index(value)
         kind = type(value)  # -0.0 is not 0.0, True is not 1, a size is not the number that stands for it
+        if kind is not int and dtype == "index" and not isinstance(value, int):
+            value, kind = index(value), int
         exact = value if kind is int else pack("d", value) if kind is float else _exact(value)
         alive = _INTERNED.get(key := (cls, kind, exact, dtype))
         found: Any = alive() if alive is not None else None
@@ -458,10 +458,10 @@ def _same_quotient(quotient: Op, y: Expr, d: int, ranges: dict[str, tuple[int, i
 def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tuple[int, int]] | None = None) -> Expr:
     """The expression of a linear form, without divisions that add up; `ranges` of variables help to find those."""
     terms = merge_divisions(dict(terms), ranges)
-    parts = [t * c for t, c in terms.items() if c]
+    parts = [t if c == 1 else t * c for t, c in terms.items() if c]
     if not parts:
         return Const(constant, "index")
-    return fold(add, parts) + constant
+    return fold(add, parts) + constant if constant else fold(add, parts)
 
 
 def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:

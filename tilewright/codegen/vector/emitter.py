@@ -81,6 +81,7 @@ class Emitter:
         self._takers: dict[int, tuple[list[Part], Stmt]] = {}
         #: the same for a target: the parts that may have a better way
         self._setters: dict[int, tuple[list[Part], Target]] = {}
+        self._updaters = [p for p in self.parts if type(p).value is not Part.value]
         self._literally: dict[type[Stmt], Callable[[Any], None]] = {
             Seq: self._sequence,
             For: self._loop,
@@ -314,7 +315,7 @@ class Emitter:
     def value(self, t: Target) -> Value:
         known = self._setters.get(id(t))
         if known is None:
-            known = self._setters[id(t)] = [p for p in self.parts if p.improves(t)], t
+            known = self._setters[id(t)] = [p for p in self._updaters if p.improves(t)], t
         for part in known[0]:
             if (found := part.value(t)) is not None:
                 return found

@@ -116,7 +116,8 @@ class Indices:
             if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
                 flat = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
                 terms, constant = linear(flat)
-            found = self._places[key] = Place(terms, constant, flat)
+            moves = tuple([(t.name if isinstance(t, Var) else str(t), c) for t, c in terms.items()])
+            found = self._places[key] = Place(terms, constant, moves, flat)
         return found
 
     def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:

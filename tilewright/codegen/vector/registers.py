@@ -28,20 +28,19 @@ class Registers:
         """The element, the same one for all lanes of a vector, which must always be used in the same order."""
         place, vector, lanes, env = self.at.located(buffer, indices), self.text.vector, None, self.text.env
         constant = place.constant
-        for t, c in place.terms.items():
-            name = t.name if type(t) is Var else ""
+        for name, c in place.moves:
             bound = env.get(name)
             if isinstance(bound, int):
                 constant += c * bound
             elif not (vector and name == vector.var and c == 1):
-                constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), t)
+                constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), name)
                 break
         key = buffer.name, constant
         if self._lanes.setdefault(key, lanes) is not lanes and self._lanes[key] != lanes:
             raise CompileError(f"register {buffer.name}[{key[1]}] is used in lanes of different orders", stage="emit")
         return key
 
-    def _spread(self, buffer: Buffer, flat: Expr, term: Expr) -> tuple[int, tuple[int, ...]]:
+    def _spread(self, buffer: Buffer, flat: Expr, term: str) -> tuple[int, tuple[int, ...]]:
         """The element in the first lane, and how far from it the others are, where they are no neighbours."""
         found = self.strided.lane_offsets(flat)
         first = None if found is None else const_value(simplify(substitute(found[0], self.at.unrolled()), {}))

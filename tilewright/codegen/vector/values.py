@@ -49,6 +49,8 @@ class Place:
 
     terms: dict[Expr, int]
     constant: int
+    #: the same by the names of terms
+    moves: tuple[tuple[str, int], ...] = ()
     flat: Expr | None = None
     strides: dict[str, int | None] = field(default_factory=dict)
 

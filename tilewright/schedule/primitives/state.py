@@ -450,4 +450,6 @@ def _allocate(root: Stmt, b: Buffer) -> Stmt:
 def _swap(root: Stmt, old: Stmt, new: Stmt) -> Stmt:
     if root is old:
         return new
-    return with_children(root, tuple(_swap(c, old, new) for c in children(root)))
+    if not old.facts.names <= root.facts.names:
+        return root
+    return with_children(root, tuple([_swap(c, old, new) for c in children(root)]))
