@@ -75,7 +75,7 @@ def _finish(nest: Nest) -> Nest:
         if any(t.init is not None for t in s.targets):
             body = decompose(body, s.block)
     if any(s.reduction for s in body.stores):
-        body = transform(body, lambda s: replace(s, reduction=()) if isinstance(s, Store) and s.reduction else s) or body
+        body = transform(body, lambda s: Store(s.targets, s.block) if isinstance(s, Store) else s) or body
     # simplified first: a term must look the same wherever it appears
     token = _IN_REGISTERS.set(
         frozenset(x.buffer.name for x in walk_stmts(body) if isinstance(x, Alloc) and x.buffer.scope == "register")
@@ -110,6 +110,7 @@ def decompose(root: Stmt, block: str, at: str | None = None) -> Stmt:
         for k: for i: acc[i] += a[i, k]     ->     for i: acc[i] = 0
                                                    for k: for i: acc[i] += a[i, k]
     """
+
     def sums(s: Stmt) -> bool:
         return isinstance(s, Store) and s.block == block and s.targets[0].init is not None
 

@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from ...schedule.nest import Alloc, For, Stmt, Store, children, writes
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Expr, Load, Var, const_value, simplify, substitute
+from ...tensor.expr import Buffer, Expr, Load, const_value, simplify, substitute
 from .strided import Strided
 from .values import Value, Vector, lanes_of
 
