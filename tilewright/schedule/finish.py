@@ -75,7 +75,11 @@ def _finish(nest: Nest) -> Nest:
         if any(t.init is not None for t in s.targets):
             body = decompose(body, s.block)
     if any(s.reduction for s in body.stores):
-        body = transform(body, lambda s: Store(s.targets, s.block) if isinstance(s, Store) else s) or body
+
+        def plain(s: Stmt) -> Stmt:
+            return Store(s.targets, s.block) if isinstance(s, Store) and s.reduction else s
+
+        body = transform(body, plain) or body
     # simplified first: a term must look the same wherever it appears
     token = _IN_REGISTERS.set(
         frozenset(x.buffer.name for x in walk_stmts(body) if isinstance(x, Alloc) and x.buffer.scope == "register")
