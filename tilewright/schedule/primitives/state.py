@@ -27,8 +27,8 @@ from ...tensor.expr import (
     Expr,
     Load,
     Target,
+    loads,
     map_loads,
-    walk,
 )  # fmt: skip
 from ...tensor.kernel import Kernel, Stage
 from ..concurrent import illegal
@@ -412,11 +412,11 @@ def rename_reduction(s: Stmt, old: str, new: tuple[str, ...]) -> Stmt:
 
 def reads_of(s: Stmt) -> set[str]:
     """Buffers that one statement itself reads."""
-    return {x.buffer for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
+    return {x.buffer for e in exprs(s) for x in loads(e)}
 
 
 def touches(s: Store, name: str) -> bool:
-    return name in writes(s) or any(isinstance(x, Load) and x.buffer == name for e in exprs(s) for x in walk(e))
+    return name in writes(s) or any(x.buffer == name for e in exprs(s) for x in loads(e))
 
 
 def home(root: Stmt, name: str) -> Stmt:
