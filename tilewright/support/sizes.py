@@ -653,7 +653,7 @@ def is_open(*sizes: Any) -> bool:
     >>> is_open(3, 4)
     False
     """
-    return any([isinstance(s, Size) for s in sizes])
+    return any(isinstance(s, Size) for s in sizes)
 
 
 def typical(x: int) -> int:
