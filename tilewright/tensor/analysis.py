@@ -125,7 +125,7 @@ class Analysis(Reader):
 
     def op_opaque(self, op: ir.Operation) -> None:
         """Only the reads are recorded: fusion wants to know how each operand is indexed."""
-        reads = []
+        reads: list[Load] = []
         for v in dialect.arguments(op):
             if v is not None:
                 index = tuple(Var(f"o{d}") if n != 1 else Const(0, "index") for d, n in enumerate(type_of(v).dims))
