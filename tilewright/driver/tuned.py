@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..graph.choose_winograd import WAYS, Layer
 from ..schedule.machine import Machine as Description
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .tuning_database import Database, Machine, Result
 
 log = logging.getLogger("tilewright")
+#: what has results: a kernel, or a convolution
+_Work = TypeVar("_Work")
 
 
 @dataclass
@@ -123,7 +125,7 @@ class Tuned:
         """What `explain` tells of the database: that it could not be read, and which results were not used."""
         return [self.problem] * bool(self.problem) + [_note(what, why) for what, why in self.unused.items()]
 
-    def _result(self, key: Callable[[Any], Key], what: Any, machine: Machine | None) -> Result | None:
+    def _result(self, key: Callable[[_Work], Key], what: _Work, machine: Machine | None) -> Result | None:
         if self.database is None or machine is None:
             return None
         import sqlite3

@@ -79,7 +79,7 @@ class Units:
 
     @staticmethod
     def of(body: Stmt, machine: Machine) -> Units:
-        used = {s.kind for s in walk_stmts(body) if isinstance(s, For) and s.bound}
+        used = {s.kind for s in body.loops if s.bound}
         kinds = [n for n in axis_names(machine) if n in used]
         axes = {n: a for n in kinds if (a := find_axis(machine, n)) is not None}
         return Units(machine, kinds, axes, {m.name: m for m in machine.memories})
@@ -102,7 +102,7 @@ def verify(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
     """The first thing in a nest that the machine has not or cannot do, in words; None if there is none. `buffers` are
     its temporaries, and its parameters too where it has bulk copies."""
     units = Units.of(body, machine)
-    if unknown := {s.kind for s in walk_stmts(body) if isinstance(s, For) and s.bound} - set(units.kinds):
+    if unknown := {s.kind for s in body.loops if s.bound} - set(units.kinds):
         return f"there is no axis {', '.join(sorted(unknown))}; the machine has {', '.join(axis_names(machine))}"
     reason = _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
     return reason or no_exchange(body, buffers, machine)
@@ -130,8 +130,8 @@ def _around(machine: Machine, a: Axis) -> list[str]:
 def _chain(body: Stmt, units: Units) -> str | None:
     """Axes must lie within each other, and have as many units as the loops iterations."""
     most: dict[str, int] = {}
-    for s in walk_stmts(body):
-        if isinstance(s, For) and s.bound and s.kind != THREAD:
+    for s in body.loops:
+        if s.bound and s.kind != THREAD:
             if s.trip is None:
                 return f"loop {s.var} on {s.kind} must have a constant extent"
             most[s.kind] = max(most.get(s.kind, 0), s.trip)

@@ -17,7 +17,21 @@ from math import inf, prod
 
 from ..support.dtypes import NUMPY
 from ..tensor.analysis import looked_up
-from ..tensor.expr import CASTS, COMBINERS, Const, Expr, Load, Op, Var, bounds, const_value, linear, variables, walk
+from ..tensor.expr import (
+    CASTS,
+    COMBINERS,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    bounds,
+    const_value,
+    linear,
+    loads,
+    variables,
+    walk,
+)
 from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
@@ -126,7 +140,7 @@ def own_operations(kernel: Kernel) -> float:
     asked: dict[str, float] = {}  # operations of an iteration, with those of what it reads
     needed = {s.name for s in kernel.stages if s.buffer not in makers}
     for s in kernel.stages:
-        places = dict.fromkeys(x for t in s.targets for x in walk(t.value) if isinstance(x, Load))
+        places = dict.fromkeys(x for t in s.targets for x in loads(t.value))
         asked[s.name] = sum(operations(s.targets))
         for place in places:
             maker = makers.get(place.buffer)
@@ -306,9 +320,9 @@ def _combines(s: Store, parts: set[str]) -> bool:
 def _adds_up(e: Expr, parts: set[str]) -> bool:
     """Whether a value is made of elements of one of these arrays by one combiner: units add up what they share."""
     ops = {x.op for x in walk(e) if isinstance(x, Op) and x.dtype != "index"}
-    loads = {x.buffer for x in walk(e) if isinstance(x, Load)}
+    arrays = {x.buffer for x in loads(e)}
     values = all(isinstance(x, (Op, Load)) or x.dtype == "index" for x in walk(e))
-    return values and len(ops) == 1 and ops <= COMBINERS.keys() and len(loads) == 1 and loads <= parts
+    return values and len(ops) == 1 and ops <= COMBINERS.keys() and len(arrays) == 1 and arrays <= parts
 
 
 def _hoisted(s: Store, around: tuple[For, ...]) -> float:
@@ -381,7 +395,7 @@ def _iterations(s: For, ranges: Ranges, fixed: dict[str, int]) -> Iterator[tuple
 def _share(cond: Expr, ranges: Ranges) -> float | None:
     """The part of the values of its variables for which a condition holds; None if data decide."""
     names = sorted(variables(cond))
-    if any(isinstance(x, Load) for x in walk(cond)) or any(v not in ranges for v in names):
+    if loads(cond) or any(v not in ranges for v in names):
         return None
     split = _threshold(cond, ranges)
     if split is not None:

@@ -74,7 +74,12 @@ def _finish(nest: Nest) -> Nest:
     for s in stores(body):
         if any(t.init is not None for t in s.targets):
             body = decompose(body, s.block)
-    body = transform(body, lambda s: replace(s, reduction=()) if isinstance(s, Store) and s.reduction else s) or body
+    if any(s.reduction for s in body.stores):
+
+        def plain(s: Stmt) -> Stmt:
+            return Store(s.targets, s.block) if isinstance(s, Store) and s.reduction else s
+
+        body = transform(body, plain) or body
     # simplified first: a term must look the same wherever it appears
     token = _IN_REGISTERS.set(
         frozenset(x.buffer.name for x in walk_stmts(body) if isinstance(x, Alloc) and x.buffer.scope == "register")
@@ -109,7 +114,11 @@ def decompose(root: Stmt, block: str, at: str | None = None) -> Stmt:
         for k: for i: acc[i] += a[i, k]     ->     for i: acc[i] = 0
                                                    for k: for i: acc[i] += a[i, k]
     """
-    path = path_to(root, lambda s: isinstance(s, Store) and s.block == block and s.targets[0].init is not None)
+
+    def sums(s: Stmt) -> bool:
+        return isinstance(s, Store) and s.block == block and s.targets[0].init is not None
+
+    path = path_to(root, sums, {block})
     assert path is not None
     target = path[-1]
     assert isinstance(target, Store)
@@ -140,7 +149,14 @@ def _swap(root: Stmt, old: Stmt | str, new: Stmt | None, before: Stmt | None = N
     it."""
     if root is old or (isinstance(root, For) and root.var == old):
         return seq(before, new if new is not None else root)
-    return with_children(root, tuple(_swap(c, old, new, before) for c in children(root)))
+    if not ({old} if isinstance(old, str) else old.facts.names) <= root.facts.names:
+        return root
+    return with_children(root, tuple([_swap(c, old, new, before) for c in children(root)]))
+
+
+def _stays(s: For) -> bool:
+    """Whether a loop is one: that with a single iteration is not, but for lanes and instructions."""
+    return s.trip != 1 or s.kind == "vector" or _instruction(s)
 
 
 def _instruction(s: For) -> bool:
@@ -163,7 +179,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     for o in 4: for i in min(16, 50 - o*16): ...
     ->  for o in 4: if o < 3: for i in 16: ...   else: for i in 2: ...
     """
-    if not s.loops:
+    if all(type(f.extent) is Const and not isinstance(f.body, If) and _stays(f) for f in s.loops):
         return s
     if not isinstance(s, For):
         return with_children(s, tuple([partition(c, ranges) for c in s.parts]))
@@ -172,7 +188,7 @@ def partition(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     limit = bounds(extent, ranges)
     inner = {**ranges, s.var: (0, larger((limit[1] if limit else 1) - 1, 0))}
     s = s if extent is s.extent else replace(s, extent=extent)
-    if trip == 1 and s.kind != "vector" and not _instruction(s):
+    if not _stays(s):
         return partition(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
     if s.kind == "unroll" and trip is not None and _deciding_term(s.body, s.var, inner) is not None:
         if not is_open(trip):
@@ -307,7 +323,7 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
     s = map_exprs(s, lambda e: simplify_value(e, ranges))
     if isinstance(s, For):
         trip = const_value(s.extent)
-        if trip == 1 and s.kind != "vector" and not _instruction(s):
+        if not _stays(s):
             return simplify_nest(substitute_all(s.body, {s.var: Const(0, "index")}), ranges)
         if trip is not None and surely(lambda: trip <= 0):
             return Seq(())
@@ -324,7 +340,7 @@ def simplify_nest(s: Stmt, ranges: dict[str, tuple[int, int]]) -> Stmt:
         other = simplify_nest(s.otherwise, ranges) if s.otherwise else None
         then, other = simplify_nest(s.then, narrowed), None if other == Seq(()) else other
         return s if then is s.then and other is s.otherwise else If(s.cond, then, other)
-    return with_children(s, tuple(simplify_nest(c, ranges) for c in children(s)))
+    return with_children(s, tuple([simplify_nest(c, ranges) for c in s.parts]))
 
 
 def _narrow(cond: Expr, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -358,7 +374,7 @@ def _known(
 
 def simplify_value(e: Expr, ranges: dict[str, tuple[int, int]]) -> Expr:
     """`simplify`, and comparisons of indices, `select` and `guard` with a known condition."""
-    if isinstance(e, (Const, Var)):
+    if not e.parts:
         return e
     if (known := _SIMPLIFIED.get()) is None:
         return _simplified(e, ranges)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..tensor.analysis import flat
 from ..tensor.expr import Buffer, Expr, Load, Var, bounds, from_linear, linear, walk
-from .nest import Alloc, For, Nest, Seq, Stmt, Store, rename_loads, seq, stores, transform, walk_stmts
+from .nest import Alloc, For, Nest, Seq, Stmt, Store, rename_loads, seq, stores, transform
 from .region import all_ranges
 
 #: note on the loop over the rows of a chain's result
@@ -34,8 +34,8 @@ def inplace_pairs(nest: Nest) -> list[tuple[str, str]]:
     pairs = []
     rows = _rows_loop(nest)
     copies: dict[str, set[int]] = {}  # input -> the statements that copy it
-    for loop in walk_stmts(nest.body):
-        if isinstance(loop, For) and loop.note(COPIES):
+    for loop in nest.body.loops:
+        if loop.note(COPIES):
             copies.setdefault(loop.note(COPIES), set()).update(map(id, stores(loop.body)))
     for o in nest.outputs:
         writers = [s for s in everything if any(t.buffer == o for t in s.targets)]

@@ -30,9 +30,9 @@ from ..tensor.expr import (
     const_value,
     from_linear,
     linear,
+    loads,
     simplify,
     variables,
-    walk,
 )
 from .nest import THREAD, For, Seq, Stmt, Store, children, reads, stores, substitute_vars, walk_stmts, writes
 from .partial_tiles import Ranges, Tiles
@@ -135,7 +135,7 @@ def is_update(t: Target) -> bool:
         return False
     own = [isinstance(a, Load) and a.buffer == t.buffer and a.indices == t.indices for a in v.args]
     other = v.args[0] if own[1] else v.args[1]
-    return any(own) and not any(isinstance(x, Load) and x.buffer == t.buffer for x in walk(other))
+    return any(own) and not any(x.buffer == t.buffer for x in loads(other))
 
 
 def self_dependent(s: Store) -> bool:
@@ -189,7 +189,7 @@ def _rows_of_their_own(var: str, places: list[tuple[Expr, ...]], inner: set[str]
         terms = linear(indices[0])[0]
         if terms.get(Var(var)) and all(i == indices[0] for i in indices):
             others = {v for t in terms if t != Var(var) for v in variables(t)}
-            if not others & (inner | {var}) and not any(isinstance(x, Load) for t in terms for x in walk(t)):
+            if not others & (inner | {var}) and not any(loads(t) for t in terms):
                 return True
     return False
 
@@ -201,7 +201,7 @@ def _span(position: Expr, var: str, s: Stmt, ranges: Ranges) -> tuple[frozenset[
     terms, low = linear(simplify(position, ranges))
     high, fixed = low, {}
     for t, c in terms.items():
-        if not variables(t) & inner and not any(isinstance(x, Load) for x in walk(t)):
+        if not variables(t) & inner and not loads(t):
             if var in variables(t) and t != Var(var):
                 return None
             fixed[t] = c
@@ -345,9 +345,9 @@ def distinct(indices: tuple[Expr, ...], f: For, ranges: Ranges, tiles: Tiles | N
     if is_open(trip) and Var(f.var) in decode([simplify(i, ranges) for i in indices], ranges, Tiles()):
         return True  # tiles of tiles do not merge; what is known is enumerated
     own = [t for t in known if variables(t) == {f.var}]
-    computed = not any(isinstance(x, Load) for t in own for x in walk(t))
+    computed = not any(loads(t) for t in own)
     short = own and computed and trip and not is_open(trip) and trip <= _ENUMERATE
-    if short and np.unique(_values(own, {f.var: np.arange(f.trip or 0)}), axis=1).shape[1] == f.trip:
+    if short and len({*zip(*_values(own, {f.var: np.arange(f.trip or 0)}).tolist(), strict=True)}) == f.trip:
         return True
     return _distinct_enumerated([simplify(i, ranges) for i in indices], f, ranges)
 
@@ -448,7 +448,7 @@ def _grid(indices: list[Expr], f: For, ranges: Ranges) -> dict[str, np.ndarray] 
     total = 1
     for v in names:
         total *= ranges[v][1] + 1
-    if is_open(total) or total > _ENUMERATE or any(isinstance(x, Load) for i in indices for x in walk(i)):
+    if is_open(total) or total > _ENUMERATE or any(loads(i) for i in indices):
         return None
     axes = np.meshgrid(*[np.arange(ranges[v][1] + 1) for v in names], indexing="ij")
     return dict(zip(names, (g.reshape(-1) for g in axes), strict=True))
@@ -458,8 +458,8 @@ def one_owner(rows: np.ndarray, owner: np.ndarray) -> bool:
     """Whether each place (a column of `rows`) belongs to one iteration: sorted by it and the iteration, a place must
     not change hands."""
     place, trip = numbered(rows), int(owner.max()) + 1
-    both = np.unique(place * trip + owner)
-    return not (np.diff(both // trip) == 0).any()
+    both = np.sort(place * trip + owner)
+    return not ((np.diff(both // trip) == 0) & (np.diff(both) != 0)).any()
 
 
 def numbered(rows: np.ndarray) -> np.ndarray:

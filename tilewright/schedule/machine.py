@@ -97,6 +97,12 @@ class Memory:
     held_by: str = ""
 
 
+#: costs of a machine of which nothing was measured: made once, as rules ask for them again and again
+_FMA, _ACCESS, _SHUFFLES, _OPERATIONS = Rate(4, 2), VectorAccess(), Shuffles(), OperationCycles()
+_TILE, _WINDOWS = TileCosts(wide=1.06, outer=1.05), WindowCosts()
+_FAR, _PREFETCH, _BLOCKING = FarAccess(), Prefetch(), Blocking()
+
+
 class Machine:
     """What may be asked of a machine, with the answers of one that has nothing special: scalar, one thread.
 
@@ -125,28 +131,28 @@ class Machine:
     @property
     def fma(self) -> Rate:
         """Multiply-adds of f32 vectors."""
-        return Rate(4, 2)
+        return _FMA
 
     @property
     def access(self) -> VectorAccess:
-        return VectorAccess()
+        return _ACCESS
 
     @property
     def shuffles(self) -> Shuffles:
-        return Shuffles()
+        return _SHUFFLES
 
     @property
     def operations(self) -> OperationCycles:
-        return OperationCycles()
+        return _OPERATIONS
 
     @property
     def tile(self) -> TileCosts:
         """Of multiply-adds of f32 vectors."""
-        return TileCosts(wide=1.06, outer=1.05)
+        return _TILE
 
     @property
     def windows(self) -> WindowCosts:
-        return WindowCosts()
+        return _WINDOWS
 
     @property
     def chains(self) -> int:
@@ -260,7 +266,7 @@ class Machine:
 
     @property
     def far(self) -> FarAccess:
-        return FarAccess()
+        return _FAR
 
     @property
     def flight_bytes(self) -> int:
@@ -274,11 +280,11 @@ class Machine:
 
     @property
     def prefetch(self) -> Prefetch:
-        return Prefetch()
+        return _PREFETCH
 
     @property
     def blocking(self) -> Blocking:
-        return Blocking()
+        return _BLOCKING
 
     # ---- blocks of threads (`block_costs`)
 

@@ -256,6 +256,10 @@ class Nest:
 
     def buffers(self) -> dict[str, Buffer]:
         """All buffers by name: parameters and allocations."""
+        return dict(self._buffers)
+
+    @kept
+    def _buffers(self) -> dict[str, Buffer]:
         found = {b.name: b for b in self.params}
         found.update({s.buffer.name: s.buffer for s in walk_stmts(self.body) if isinstance(s, Alloc)})
         return found
@@ -274,27 +278,24 @@ class Nest:
 
 
 def _facts(s: Stmt) -> Facts:
-    below: list[Facts] = [c.facts for c in s.parts]
     if isinstance(s, Store):
         return _facts_of_store(s)
     if isinstance(s, For):
-        return _facts_of_loop(s, below[0])
-    if len(below) == 1:
-        found = below[0]
-    else:
-        columns = [*zip(*below, strict=True)] or [()] * len(Facts._fields)
-        found = Facts._make([*[frozenset().union(*sets) for sets in columns[:-2]], (), ()])
-    loops = s.parts[0].loops if len(below) == 1 else tuple([f for c in s.parts for f in c.loops])
-    stores = s.parts[0].stores if len(below) == 1 else tuple([x for c in s.parts for x in c.stores])
-    found = found._replace(loops=loops, stores=stores)
+        return _facts_of_loop(s, s.body.facts)
+    parts: tuple[Stmt, ...] = s.parts
+    below: list[tuple[frozenset[str], ...]] = [c.facts[:7] for c in parts] or [(frozenset(),) * 7]  # but loops, stores
+    sets = below[0] if len(below) == 1 else [frozenset().union(*x) for x in zip(*below, strict=True)]
+    reads, writes, loaded, names, mentioned, free, axes = sets
     if isinstance(s, If):
         own, read = variables(s.cond), {x.buffer for x in loads(s.cond)}
-        found = found._replace(
-            reads=found.reads | read, loaded=found.loaded | read, mentioned=found.mentioned | own, free=found.free | own
-        )
+        reads, loaded, mentioned, free = reads | read, loaded | read, mentioned | own, free | own
     elif isinstance(s, AsyncCopy):
-        found = found._replace(names=found.names | {s.token})
-    return found._replace(axes=found.axes | {""}) if isinstance(s, (Barrier, AsyncCopy, Wait)) else found
+        names = names | {s.token}
+    if isinstance(s, (Barrier, AsyncCopy, Wait)):
+        axes = axes | {""}
+    loops = parts[0].loops if len(parts) == 1 else tuple([f for c in parts for f in c.loops])
+    stores = parts[0].stores if len(parts) == 1 else tuple([x for c in parts for x in c.stores])
+    return Facts(reads, writes, loaded, names, mentioned, free, axes, loops, stores)
 
 
 def _facts_of_store(s: Store) -> Facts:
@@ -318,8 +319,10 @@ def _facts_of_loop(s: For, b: Facts) -> Facts:
         axes = axes | {s.kind}
     if s.note("producer") is not None:
         axes = axes | {""}
-    mentioned = b.mentioned if ahead <= b.mentioned else b.mentioned | ahead
-    free = own | ((b.free | ahead) - {s.var})
+    mentioned, free = b.mentioned, b.free
+    if ahead:
+        mentioned, free = mentioned | ahead, free | ahead
+    free = own | (free - {s.var}) if s.var in free else free
     return Facts(reads, b.writes, loaded, b.names | {s.var}, mentioned, free, axes, s.body.loops, s.body.stores)
 
 

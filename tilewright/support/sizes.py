@@ -615,13 +615,13 @@ def surely(test: Callable[[], bool]) -> bool:
     >>> surely(lambda: 3 < 4)
     True
     """
+    token = _typically.set(False)
     try:
-        if not _typically.get():
-            return bool(test())
-        with typically(False):
-            return bool(test())
+        return bool(test())
     except Undecided:
         return False
+    finally:
+        _typically.reset(token)
 
 
 def current() -> Sizes | None:

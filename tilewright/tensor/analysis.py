@@ -21,11 +21,11 @@ from .expr import (
     Var,
     from_linear,
     linear,
+    loads,
     rebuild,
     simplify,
     substitute,
     transform,
-    walk,
 )
 from .kernel import Stage
 from .mixed_radix import Digit, loop_digits, position_digits
@@ -120,16 +120,16 @@ class Analysis(Reader):
             return {self.names[v]}
         if v in self.refs:
             index = tuple(Const(0, "index") for _ in type_of(v).dims)
-            return {x.buffer for x in walk(self.refs[v](index)) if isinstance(x, Load)}
+            return {x.buffer for x in loads(self.refs[v](index))}
         return set()
 
     def op_opaque(self, op: ir.Operation) -> None:
         """Only the reads are recorded: fusion wants to know how each operand is indexed."""
-        reads = []
+        reads: list[Load] = []
         for v in dialect.arguments(op):
             if v is not None:
                 index = tuple(Var(f"o{d}") if n != 1 else Const(0, "index") for d, n in enumerate(type_of(v).dims))
-                reads += [x for x in walk(self.refs[v](index)) if isinstance(x, Load)]
+                reads += loads(self.refs[v](index))
         self.opaque_reads[len(self.nodes)] = reads
         for r in op.results:
             self.temporary(r)
@@ -160,12 +160,8 @@ def is_contraction(stage: Stage) -> bool:
         return False
     for acc, product in (v.args, v.args[::-1]):
         if isinstance(acc, Load) and acc.buffer == t.buffer:
-            factors = {x.buffer for x in walk(product) if isinstance(x, Load)}
-            return (
-                _is_product(product)
-                and len(factors) >= 1
-                and len([x for x in walk(product) if isinstance(x, Load)]) >= 2
-            )
+            factors = {x.buffer for x in loads(product)}
+            return _is_product(product) and len(factors) >= 1 and len(loads(product)) >= 2
     return False
 
 
@@ -183,7 +179,7 @@ def movement(stage: Stage) -> bool:
 
 def looked_up(x: Load) -> bool:
     """Whether data says which element is read (a table, an embedding): neighbours are gathered along any loop."""
-    return any(isinstance(y, Load) for i in x.indices for y in walk(i))
+    return any(loads(i) for i in x.indices)
 
 
 def widening(stage: Stage) -> bool:
@@ -202,7 +198,7 @@ def flat(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 
 def loads_of(stage: Stage, buffer: str) -> list[Load]:
     """Distinct loads of a buffer in a stage's values."""
-    found = (x for t in stage.targets for x in walk(t.value) if isinstance(x, Load) and x.buffer == buffer)
+    found = (x for t in stage.targets for x in loads(t.value) if x.buffer == buffer)
     return list(dict.fromkeys(found))
 
 

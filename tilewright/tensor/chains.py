@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..support.sizes import typical
 from .analysis import is_contraction
-from .expr import Const, Expr, Load, Target, Var, map_loads, variables, walk
+from .expr import Const, Expr, Load, Target, Var, loads, map_loads, variables
 from .kernel import Kernel, Stage
 from .row_chains import ZERO, RowKernel, Window, row_kernel, window
 
@@ -53,7 +53,7 @@ def depthwise(stage: Stage) -> bool:
     t = stage.targets[0]
     if not is_contraction(stage) or not t.indices or not isinstance(t.indices[-1], Var):
         return False
-    reads = [x for x in walk(t.value) if isinstance(x, Load) and x.buffer != t.buffer]
+    reads = [x for x in loads(t.value) if x.buffer != t.buffer]
     inside = [variables(i) for x in reads for i in x.indices[:-1]]
     return all(x.indices and x.indices[-1] == t.indices[-1] for x in reads) and any(
         v & set(stage.reduction) for v in inside
@@ -205,7 +205,7 @@ def first_columns(kernel: Kernel, width: int) -> Columns | str:
         for e in (t.value, *(() if t.init is None else (t.init,))):
             if isinstance(c, Var) and c.name in variables(map_loads(e, lambda x: Const(0, x.dtype))):
                 return "it computes with the number of a column"
-            for x in [y for y in walk(e) if isinstance(y, Load)]:
+            for x in loads(e):
                 along = tuple(int(i == c) for i in x.indices)
                 if isinstance(c, Var) and any(c.name in variables(i) and i != c for i in x.indices):
                     return "it reads other columns"

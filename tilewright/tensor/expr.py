@@ -8,8 +8,10 @@ signless: ``f32 f64 f16 bf16 i1 i8 i16 i32 i64 index``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from functools import reduce as fold
 from operator import index, is_
 from struct import pack
@@ -34,6 +36,8 @@ class _Alive(ref["Expr"]):
 
 #: every expression that is alive, by its class and fields
 _INTERNED: dict[tuple[Any, ...], _Alive] = {}
+#: those made last live on for a while: half of those that nobody keeps are made again soon, with all that they know
+_RECENT: deque[Expr] = deque(maxlen=4096)
 _LOCK = RLock()
 _NONE: frozenset[str] = frozenset()
 _set = object.__setattr__
@@ -68,6 +72,7 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
                 found, alive = made, _Alive(made, _gone)
                 alive.key = key
                 _INTERNED[key] = alive
+        _RECENT.append(found)
     return found  # type: ignore[no-any-return]
 
 
@@ -140,11 +145,13 @@ class Const(Expr):
     dtype: str
 
     def __new__(cls, value: Any, dtype: str) -> Self:
-        if dtype == "index" and not isinstance(value, int):
-            value = index(value)
         kind = type(value)  # -0.0 is not 0.0, True is not 1, a size is not the number that stands for it
+        if kind is not int and dtype == "index" and not isinstance(value, int):
+            value, kind = index(value), int
         exact = value if kind is int else pack("d", value) if kind is float else _exact(value)
-        return interned(cls, (value, dtype), (cls, kind, exact, dtype))
+        alive = _INTERNED.get(key := (cls, kind, exact, dtype))
+        found: Any = alive() if alive is not None else None
+        return interned(cls, (value, dtype), key) if found is None else found
 
     def __str__(self) -> str:
         return str(self.value) if self.dtype in ("index", "i1") else f"{self.value}:{self.dtype}"
@@ -179,7 +186,9 @@ class Op(Expr):
     dtype: str
 
     def __new__(cls, op: str, args: tuple[Expr, ...], dtype: str) -> Self:
-        return interned(cls, (op, args, dtype), (cls, op, args, dtype))
+        alive = _INTERNED.get(key := (cls, op, args, dtype))
+        found: Any = alive() if alive is not None else None
+        return interned(cls, (op, args, dtype), key) if found is None else found
 
     def __str__(self) -> str:
         infix = _INFIX.get(self.op)
@@ -449,10 +458,10 @@ def _same_quotient(quotient: Op, y: Expr, d: int, ranges: dict[str, tuple[int, i
 def from_linear(terms: dict[Expr, int], constant: int = 0, ranges: dict[str, tuple[int, int]] | None = None) -> Expr:
     """The expression of a linear form, without divisions that add up; `ranges` of variables help to find those."""
     terms = merge_divisions(dict(terms), ranges)
-    parts = [t * c for t, c in terms.items() if c]
+    parts = [t if c == 1 else t * c for t, c in terms.items() if c]
     if not parts:
         return Const(constant, "index")
-    return fold(add, parts) + constant
+    return fold(add, parts) + constant if constant else fold(add, parts)
 
 
 def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
@@ -543,6 +552,8 @@ def simplify(
     8. What is no index arithmetic becomes what `other` makes of it and its simplified children (default: the same).
 
     What an index expression becomes is kept with it, by the ranges of its variables."""
+    if not e.parts:
+        return e
     other, keep, memo, rest = other or rebuild, current() is None, dict[Expr, Expr](), [e]
     while rest:
         x = rest[-1]
@@ -803,7 +814,7 @@ class Buffer:
             step *= d
         object.__setattr__(self, "strides", tuple(reversed(strides)))
 
-    @property
+    @cached_property
     def size(self) -> int:
         n = 1
         for d in self.shape:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from .analysis import flat
-from .expr import Buffer, Const, Expr, Load, Target, Var, bounds, linear, map_loads, simplify, substitute, walk
+from .expr import Buffer, Const, Expr, Load, Target, Var, bounds, linear, loads, map_loads, simplify, substitute, walk
 from .kernel import Kernel, Stage
 from .reshape import reshape_index
 
@@ -197,10 +197,10 @@ class _Cut:
     def operands(self, s: Stage) -> str | None:
         """Which part of its operands a stage reads for one row, and how that moves."""
         moved, ranges, wide = self.moved(s)
-        for x in [y for e in self.expressions(s) for y in walk(e) if isinstance(y, Load)]:
+        for x in [y for e in self.expressions(s) for y in loads(e)]:
             if x.buffer == s.buffer:
                 continue
-            if any(isinstance(y, Load) for i in x.indices for y in walk(i)):
+            if any(loads(i) for i in x.indices):
                 return "it looks up where to read"
             found = []
             for i in x.indices:
@@ -304,7 +304,7 @@ def window(maker: RowKernel, reader: RowKernel, param: str) -> Window | str:
     for s in reader.kernel.stages:
         ranges = {v: (0, n - 1) for v, n in s.dims}
         for e in _Cut.expressions(s):
-            for x in [y for y in walk(e) if isinstance(y, Load) and y.buffer == param]:
+            for x in [y for y in loads(e) if y.buffer == param]:
                 limits = bounds(simplify(x.indices[dim] if dim is not None else flat(b, x.indices), ranges), ranges)
                 if limits is None or limits[0] < 0:
                     return "it reads at positions that are not known"

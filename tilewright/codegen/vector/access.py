@@ -33,11 +33,11 @@ class Access(Part):
 
     def load(self, e: Load) -> Value:
         """An element, or a vector if its index depends on the lane."""
-        column, b, text = self.transposed.column(e), self.buffers[e.buffer], self.text
-        if column is not None:
-            return column
+        b, text = self.buffers[e.buffer], self.text
         if b.scope == "register":
             return self.core.registers.load(b, e)
+        if (column := self.transposed.column(e)) is not None:
+            return column
         if len(loads(e)) > 1:  # its place may be written
             return self.plain(e)
         return text.remember(b, (e, text.vector, *map(text.env.get, variables(e))), lambda: self.plain(e))

@@ -14,6 +14,7 @@ LARGER = {"maxnumf": "cmpf.ogt", "minnumf": "cmpf.olt"}
 #: those that NaN spreads through. Which of two zeros is larger stays open in a reduction: three instructions on x86, of
 #: which two wait for the accumulator, instead of six that all do
 SPREADING = ("maximumf", "minimumf")
+_UPDATES = (*LARGER, *SPREADING, "addf")
 
 
 def combine(text: Builder, op: str, x: Value, acc: Value, dtype: str) -> Value:
@@ -73,7 +74,7 @@ class Updates(Part):
         if self.at.invariant(t):
             return self._across_lanes(t)
         v = t.value
-        for acc, other in accumulated(t):
+        for acc, other in accumulated(t) if isinstance(v, Op) and v.op in _UPDATES else ():
             assert isinstance(v, Op)
             if v.op in LARGER or v.op in SPREADING:
                 return combine(self.text, v.op, self.core.expr(other), self.core.expr(acc), v.dtype)

@@ -34,13 +34,14 @@ class Builder:
         self._loaded: dict[str, dict[Hashable, Value]] = {}
         #: for each scope what ends with it
         self._inside: list[list[tuple[dict[Any, Any], Hashable]]] = [[]]
+        self._indent = ""
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
 
     # ---- lines and names ----
 
     def line(self, text: str) -> None:
-        self.lines.append("  " * (len(self._inside) - 1) + text)
+        self.lines.append(self._indent + text)
 
     def fresh(self) -> str:
         self._count += 1
@@ -97,9 +98,10 @@ class Builder:
     def scope(self) -> Iterator[None]:
         """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
         self._inside.append([])
-        saved = dict(self.registers)
+        saved, indent = dict(self.registers), self._indent
+        self._indent += "  "
         yield
-        self.registers = saved
+        self.registers, self._indent = saved, indent
         for known, key in self._inside.pop():
             known.pop(key, None)
 
@@ -229,8 +231,9 @@ class Builder:
 
     def even(self, args: list[Value]) -> tuple[list[Value], int]:
         """Broadcast scalars where there is a vector among the operands."""
-        width = max([a.width for a in args]) if args else 0
-        return ([self.as_vector(a, width) for a in args] if width else args), width
+        widths = {a.width for a in args}
+        width = max(widths, default=0)
+        return ([self.as_vector(a, width) for a in args] if len(widths) > 1 else args), width
 
     def elementwise(self, name: str, args: list[Value], dtype: str, flags: str = "") -> Value:
         args, width = self.even(args)

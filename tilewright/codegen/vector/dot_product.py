@@ -29,9 +29,13 @@ class ByteProducts(Part):
     def operations(self) -> Mapping[str, Handler]:
         return {"mulhsi": self._upper_word, "dot4": lambda e, _: self._add(e, Value(self.text.const(0, "i32"), "i32"))}
 
+    def improves(self, t: Target) -> bool:
+        v = t.value
+        return isinstance(v, Op) and v.op == "addi" and any(isinstance(x, Op) and x.op == "dot4" for x in v.args)
+
     def value(self, t: Target) -> Value | None:
         v = t.value
-        if isinstance(v, Op) and v.op == "addi" and not self.at.invariant(t):
+        if isinstance(v, Op) and not self.at.invariant(t):
             for acc, other in (v.args, v.args[::-1]):
                 if isinstance(other, Op) and other.op == "dot4":
                     return self._add(other, self.core.expr(acc))

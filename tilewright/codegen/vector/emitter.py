@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...schedule.concurrent import only_threads
 from ...schedule.inplace import inplace_pairs
@@ -78,7 +79,17 @@ class Emitter:
         )
         #: by the identity of a statement the parts that want it, and the statement, which is kept
         self._takers: dict[int, tuple[list[Part], Stmt]] = {}
+        #: the same for a target: the parts that may have a better way
+        self._setters: dict[int, tuple[list[Part], Target]] = {}
         self._updaters = [p for p in self.parts if type(p).value is not Part.value]
+        self._literally: dict[type[Stmt], Callable[[Any], None]] = {
+            Seq: self._sequence,
+            For: self._loop,
+            Store: self._store,
+            If: self.condition,
+            Alloc: lambda s: self.alloc(s, self.stmt),
+            AsyncCopy: lambda s: self.stmt(s.body),  # done when it is begun: a wait finds nothing to do
+        }
         operations = {name: handler for p in self.parts[::-1] for name, handler in p.operations.items()}
         self.expr = Expressions(self.at, self.access.load, operations, machine.table_lanes).expr
         self.at.expr, self.at.load = self.expr, self.access.load
@@ -159,7 +170,8 @@ class Emitter:
         for part in known[0]:
             if self._taken(part.emit, s):
                 return
-        self._literally(s)
+        if (literally := self._literally.get(type(s))) is not None:  # barriers and waits are none of one thread's
+            literally(s)
 
     def _taken(self, by: Callable[[Stmt], bool], s: Stmt) -> bool:
         """Whether a part wants or emits a statement; one that would have to know sizes does not."""
@@ -171,22 +183,13 @@ class Emitter:
                 raise
             return False
 
-    def _literally(self, s: Stmt) -> None:
-        if isinstance(s, Seq):
-            for x in s.stmts:
-                self.stmt(x)
-        elif isinstance(s, For):
-            self._loop(s)
-        elif isinstance(s, Store):
-            values = [self.value(t) for t in s.targets]
-            for t, v in zip(s.targets, values, strict=True):
-                self.write(t, v)
-        elif isinstance(s, If):
-            self.condition(s)
-        elif isinstance(s, Alloc):
-            self.alloc(s, self.stmt)
-        elif isinstance(s, AsyncCopy):
-            self.stmt(s.body)  # done when it is begun: a wait finds nothing to do
+    def _sequence(self, s: Seq) -> None:
+        for x in s.stmts:
+            self.stmt(x)
+
+    def _store(self, s: Store) -> None:
+        for t, v in [(t, self.value(t)) for t in s.targets]:
+            self.write(t, v)
 
     def _loop(self, s: For) -> None:
         if s.prefetch and s.kind in ("unroll", "vector"):
@@ -201,22 +204,31 @@ class Emitter:
             self.counted(s, self.text.const(0, "index"), self.at.index(s.extent).ssa)
 
     def vectorized(self, s: For) -> None:
-        width, known = lanes_of(s), s.trip
-        if self.text.vector is not None or (known is None and not s.lanes):
-            why = "has no constant extent" if known is None else "is inside another vectorized loop"
+        if self.text.vector is not None or (s.trip is None and not s.lanes):
+            why = "has no constant extent" if s.trip is None else "is inside another vectorized loop"
             raise self.error(f"vectorized loop {s.var} {why}")
-        known = None if is_open(known) else known
-        if known is None:
-            mask: str | None = self.text.lanes_below(self.at.index(s.extent).ssa, width)
-        else:
-            mask = None if width == known else self.text.first_lanes(known, width)
-        with self.text.lanes(Vector(s.var, width, mask, known)):
+        with self.text.lanes(self._vector(s)):
             self.stmt(s.body)
 
+    def _vector(self, s: For) -> Vector:
+        """The lanes of a loop; those of one that has all of them are always the same."""
+        whole: Vector | None = s.known.get(Vector)
+        if whole is not None:
+            return whole
+        width, trip = lanes_of(s), s.trip
+        if trip is None or is_open(trip):
+            return Vector(s.var, width, self.text.lanes_below(self.at.index(s.extent).ssa, width))
+        if trip != width:
+            return Vector(s.var, width, self.text.first_lanes(trip, width), trip)
+        whole = s.known[Vector] = Vector(s.var, width, None, trip)
+        return whole
+
     def unrolled(self, s: For) -> None:
-        for i in range(s.trip or 0):
-            with self.text.bind(s.var, i):
-                self.stmt(s.body)
+        env, var, body = self.text.env, s.var, s.body
+        with self.text.bind(var, 0):
+            for i in range(s.trip or 0):
+                env[var] = i
+                self.stmt(body)
 
     def counted(self, s: For, low: str, high: str) -> None:
         """An scf.for; register elements written inside are its iteration arguments."""
@@ -301,7 +313,10 @@ class Emitter:
     # ---- values ----
 
     def value(self, t: Target) -> Value:
-        for part in self._updaters:
+        known = self._setters.get(id(t))
+        if known is None:
+            known = self._setters[id(t)] = [p for p in self._updaters if p.improves(t)], t
+        for part in known[0]:
             if (found := part.value(t)) is not None:
                 return found
         return self.expr(t.value)
@@ -313,7 +328,7 @@ class Emitter:
             self.registers.write(b, t.indices, value, keeps)
         else:
             self.access.store(b, t.indices, value)
-        self.text.forget({t.buffer})
+            self.text.forget({t.buffer})
 
 
 def _annotation(s: For) -> str:

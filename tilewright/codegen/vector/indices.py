@@ -22,7 +22,7 @@ class Indices:
 
     def __init__(self, text: Builder, buffers: dict[str, Buffer], ranges: dict[str, tuple[int, int]]) -> None:
         self.text, self.buffers, self.ranges = text, buffers, ranges
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, tuple[Expr, ...]], Place] = {}
 
     # ---- as text ----
 
@@ -102,7 +102,7 @@ class Indices:
 
     def located(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Place:
         """Where an element lies. Found once: an unrolled loop asks for it in every iteration."""
-        key = buffer.name, id(indices)
+        key = buffer.name, indices
         found = self._places.get(key)
         if found is None:
             terms, constant = dict[Expr, int](), 0
@@ -116,7 +116,8 @@ class Indices:
             if any(isinstance(t, Op) and t.op == "floordivsi" for t in terms):
                 flat = from_linear(terms, constant, self.ranges)  # x // n * n + x % n is x
                 terms, constant = linear(flat)
-            found = self._places[key] = Place(indices, terms, constant, flat)
+            moves = tuple([(t.name if isinstance(t, Var) else str(t), c) for t, c in terms.items()])
+            found = self._places[key] = Place(terms, constant, moves, flat)
         return found
 
     def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:

@@ -67,14 +67,14 @@ def interleaved(parts: list[list[str]]) -> list[str]:
     A branch is one line: lines are those outside of branches.
     """
     merged: list[str] = []
-    whole = [outermost(part) for part in parts]
-    waiting = {name for part in whole for line in part for name in made(line)}
-    rest = [part[::-1] for part in whole]
+    rest = [[(line, names := made(line), used(line, names)) for line in outermost(part)][::-1] for part in parts]
+    waiting = {name for part in rest for _, names, _ in part for name in names}
     while any(rest):
         for part in rest:
-            if part and waiting.isdisjoint(used(part[-1])):
-                merged.append(part.pop())
-                waiting -= made(merged[-1])
+            if part and waiting.isdisjoint(part[-1][2]):
+                line, names, _ = part.pop()
+                merged.append(line)
+                waiting -= names
     return merged
 
 
@@ -101,6 +101,6 @@ def made(text: str) -> set[str]:
     return {name for left, equals, _ in lines if equals and left.lstrip()[0] == "%" for name in _NAME.findall(left)}
 
 
-def used(text: str) -> set[str]:
-    """The values that lines need."""
-    return set(_NAME.findall(text)) - made(text)
+def used(text: str, made: set[str]) -> set[str]:
+    """The values that lines need, beside those that they make."""
+    return set(_NAME.findall(text)) - made

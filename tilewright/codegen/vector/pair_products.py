@@ -31,11 +31,15 @@ class PairProducts(Part):
         products = [self.text.elementwise("arith.mulf", [*pair], "f32") for pair in ((a, b), (c, d))]
         return self.text.elementwise("arith.addf", products, "f32")
 
+    def improves(self, t: Target) -> bool:
+        v = t.value
+        return isinstance(v, Op) and v.op == "addf" and any(isinstance(x, Op) and x.op == "dot2" for x in v.args)
+
     def value(self, t: Target) -> Value | None:
         """``acc + dot2(...)`` in one instruction."""
-        vector, v = self.text.vector, t.value
+        vector = self.text.vector
         name = self.core.machine.pair_products.get(vector.width) if vector else None
-        for acc, dot in accumulated(t) if name and isinstance(v, Op) and v.op == "addf" else ():
+        for acc, dot in accumulated(t) if name else ():
             if isinstance(dot, Op) and dot.op == "dot2" and not self.at.invariant(t):
                 a, b, c, d = dot.args
                 first, second = self._pairs(a, c), self._pairs(b, d)

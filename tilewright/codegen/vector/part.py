@@ -91,6 +91,10 @@ class Part:
         """Emit a statement; False, with nothing emitted, for one that it does not take."""
         return False
 
+    def improves(self, t: Target) -> bool:
+        """The same for a target and `value`."""
+        return True
+
     def value(self, t: Target) -> Value | None:
         """What a target is set to, if a part has a better way than to emit the expression."""
         return None

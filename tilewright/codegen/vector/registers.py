@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from ...schedule.nest import Alloc, For, Stmt, Store, children, writes
 from ...support.errors import CompileError
-from ...tensor.expr import Buffer, Expr, Load, Var, const_value, simplify, substitute
+from ...tensor.expr import Buffer, Expr, Load, const_value, simplify, substitute
 from .strided import Strided
 from .values import Value, Vector, lanes_of
 
@@ -26,21 +26,21 @@ class Registers:
 
     def key(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Key:
         """The element, the same one for all lanes of a vector, which must always be used in the same order."""
-        place, vector, lanes = self.at.located(buffer, indices), self.text.vector, None
+        place, vector, lanes, env = self.at.located(buffer, indices), self.text.vector, None, self.text.env
         constant = place.constant
-        for t, c in place.terms.items():
-            bound = self.text.env.get(t.name) if isinstance(t, Var) else None
+        for name, c in place.moves:
+            bound = env.get(name)
             if isinstance(bound, int):
                 constant += c * bound
-            elif not (isinstance(t, Var) and vector and t.name == vector.var and c == 1):
-                constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), t)
+            elif not (vector and name == vector.var and c == 1):
+                constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), name)
                 break
         key = buffer.name, constant
-        if self._lanes.setdefault(key, lanes) != lanes:
+        if self._lanes.setdefault(key, lanes) is not lanes and self._lanes[key] != lanes:
             raise CompileError(f"register {buffer.name}[{key[1]}] is used in lanes of different orders", stage="emit")
         return key
 
-    def _spread(self, buffer: Buffer, flat: Expr, term: Expr) -> tuple[int, tuple[int, ...]]:
+    def _spread(self, buffer: Buffer, flat: Expr, term: str) -> tuple[int, tuple[int, ...]]:
         """The element in the first lane, and how far from it the others are, where they are no neighbours."""
         found = self.strided.lane_offsets(flat)
         first = None if found is None else const_value(simplify(substitute(found[0], self.at.unrolled()), {}))
@@ -58,9 +58,9 @@ class Registers:
 
     def load(self, buffer: Buffer, e: Load) -> Value:
         key = self.key(buffer, e.indices)
-        if key not in self.text.registers:
+        if (found := self.text.registers.get(key)) is None:
             raise CompileError(f"register {buffer.name}[{key[1]}] is read before it is written", stage="emit")
-        return self.text.registers[key]
+        return found
 
     def write(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value, keeps: bool) -> None:
         """Set an element; lanes that are masked off stay what they are, unless the value `keeps` them."""

@@ -45,12 +45,12 @@ class Vector(NamedTuple):
 @dataclass
 class Place:
     """The flat index of an element as a sum of `terms` and a constant, and as an expression where that was asked for.
-    `strides` has, for vectorized loops, how far neighbouring lanes are apart (see `Indices.lane_stride`). The `indices`
-    are kept: they are known by their identity."""
+    `strides` has, for vectorized loops, how far neighbouring lanes are apart (see `Indices.lane_stride`)."""
 
-    indices: tuple[Expr, ...]
     terms: dict[Expr, int]
     constant: int
+    #: the same by the names of terms
+    moves: tuple[tuple[str, int], ...] = ()
     flat: Expr | None = None
     strides: dict[str, int | None] = field(default_factory=dict)
 

@@ -135,7 +135,7 @@ def along_k(product: Product, machine: Machine) -> list[Plan]:
     kept = [partial and any(y.constant and y.steps[v] != 0 for y in product.operands) for v in x.loops]
 
     def needs(tile: tuple[int, ...]) -> int:
-        whole = sum(t for t, n, k in zip(tile, spans, kept, strict=True) if k and t == n)
+        whole = sum([t for t, n, k in zip(tile, spans, kept, strict=True) if k and t == n])
         return prod(tile) + min(tile, default=0) + 1 + whole
 
     sizes = tuples(*(range(1, min(n, product.width) + 1) for n in spans))
@@ -258,6 +258,6 @@ def candidates(product: Product, machine: Machine) -> list[tuple[Form, list[Plan
 
 
 __all__ = [
-    "MIN_TRANSPOSED_ROWS", "Form", "along_rows", "best", "best_tile", "block_counts", "block_runs", "blocked",
+    "FORMS", "MIN_TRANSPOSED_ROWS", "Form", "along_rows", "best", "best_tile", "block_counts", "block_runs", "blocked",
     "brought", "candidates", "default_runs", "run_counts", "tile_loops", "tiled", "whole_rows",
 ]  # fmt: skip

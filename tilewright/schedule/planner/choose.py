@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..machine import Machine
 from .candidates import (
+    FORMS,
     MIN_TRANSPOSED_ROWS,
     best,
     block_counts,
@@ -133,10 +134,10 @@ def _lanes(product: Product, widest: int, machine: Machine, ask: Ask) -> tuple[A
         many = prod(product.extents[m] for m in product.rows) >= MIN_TRANSPOSED_ROWS
         return "N", "transposed" if ask("turn", (True, False), many) else "gathered"
     wide = product.with_lanes(widest)
-    plain, rows = ([x for x in candidates(wide.compared, machine) if x[0].decision == d] for d in ("tile", "lanes"))
-    if rows and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
-        ((form, plans),) = rows
-        gain = _cost(plain[0][1], wide, machine) / _cost(plans, wide, machine)
+    form = next(f for f in FORMS if f.decision == "lanes")
+    plans = form.plans(wide.compared, machine)
+    if plans and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
+        gain = _cost(tiled(wide.compared, machine), wide, machine) / _cost(plans, wide, machine)
         usual = "rows" if gain > form.min_gain else "columns"
         if gain >= form.tried_gain and ask("lanes", ("columns", "rows"), usual) == "rows":
             return "M", "transposed"

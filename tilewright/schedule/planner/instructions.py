@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..machine import DotProduct, Machine, PairProduct, Rate, TileCosts, TileProduct, VectorAccess
 
@@ -14,8 +15,7 @@ SHORT_LOOP = 4
 Tile = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A step of the reduction in a tile: rows and outer rows, vectors of columns that are loaded, sums; `stores` are
     the vectors that leave at the end. `lane_loads` is how many loads a vector of columns takes, `panel` the cycles that
     each takes more where its panel of columns lies."""

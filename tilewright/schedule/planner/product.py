@@ -399,11 +399,18 @@ class Product:
     # ---- other views
 
     def with_lanes(self, width: int) -> Product:
-        return replace(self, instruction=replace(self.instruction, lanes=width))
+        return self if width == self.width else replace(self, instruction=replace(self.instruction, lanes=width))
+
+    @cached_property
+    def _turned(self) -> dict[int, Product]:
+        return {}
 
     def along_rows(self, widest: int) -> Product:
-        """With rows as columns."""
-        return replace(self.with_lanes(widest), columns=self.rows[0], rows=(self.columns,), swapped=True)
+        """With rows as columns: made once, as the estimate of each plan asks for it."""
+        if widest not in self._turned:
+            turned = replace(self.with_lanes(widest), columns=self.rows[0], rows=(self.columns,), swapped=True)
+            self._turned[widest] = turned
+        return self._turned[widest]
 
     @property
     def again(self) -> set[str]:

@@ -13,6 +13,7 @@ from ...tensor.expr import (
     Target,
     Var,
     const_value,
+    loads,
     map_loads,
     simplify,
     substitute,
@@ -230,7 +231,7 @@ class BlockPrimitives(State):
         """
         at = self.loop(var)
         store = self.store(block)
-        read = {x.buffer for t in store.targets for x in walk(t.value) if isinstance(x, Load)}
+        read = {x.buffer for t in store.targets for x in loads(t.value)}
         made = {
             t.buffer: t for s in stores(at.body) for t in s.targets if t.buffer in read and t.buffer in self.temporaries
         }
@@ -250,7 +251,7 @@ class BlockPrimitives(State):
         for s in stores(at.body):
             if name in writes(s):
                 self._only_writer(s)
-        found = {x.indices for e in exprs(store) for x in walk(e) if isinstance(x, Load) and x.buffer == name}
+        found = {x.indices for e in exprs(store) for x in loads(e) if x.buffer == name}
         if len(found) != 1:
             raise ScheduleError(f"{block} reads {name} at {len(found)} places", stage="schedule")
         index = next(iter(found))
@@ -321,9 +322,7 @@ class BlockPrimitives(State):
         b = self.temporaries[name]
         ranges = all_ranges(self.body)
         bases, sizes, _ = region(accesses, b, inner_loops(at), ranges)
-        places = [
-            x.indices for s in inside for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer == name
-        ]
+        places = [x.indices for s in inside for e in exprs(s) for x in loads(e) if x.buffer == name]
         places += [t.indices for s in inside for t in s.targets if t.buffer == name]
         # of other dimensions all is kept: nothing to show there
         part = [d for d, n in enumerate(b.shape) if sizes[d] != n]

@@ -246,7 +246,7 @@ class LoopPrimitives(State):
         """
         self._no_sum_over(var)
         f = self.loop(var)
-        path = path_to(self.body, lambda s: s is f) or ()
+        path = path_to(self.body, lambda s: s is f, {f.var}) or ()
         if any(isinstance(s, For) for s in path[:-1]):
             raise ScheduleError(f"{var} is not an outermost loop", stage="schedule")
         if not self.kernel.one_thread:
@@ -277,7 +277,7 @@ class LoopPrimitives(State):
                 s0: y[i] = negf(x[i])
         """
         f = self.loop(var)
-        inside, around = self._copies(f.body), path_to(self.body, lambda s: s is f) or ()
+        inside, around = self._copies(f.body), path_to(self.body, lambda s: s is f, {f.var}) or ()
         for g in (f, *[g for g in around if isinstance(g, For) and g is not f and g.kind == "unroll"]):
             inside *= self._most(g)
         tiled = any(isinstance(g, For) and g.note("tiles") for g in around)  # these become instructions for whole tiles
@@ -389,7 +389,7 @@ class LoopPrimitives(State):
             raise ScheduleError(f"{buffer} is not a parameter", stage="schedule")
         if f.kind in ("unroll", "vector"):
             raise ScheduleError(f"{var} is {f.kind}: only a loop that stays a loop can prefetch", stage="schedule")
-        bound = {g.var for g in path_to(self.body, lambda s: s is f) or () if isinstance(g, For)}
+        bound = {g.var for g in path_to(self.body, lambda s: s is f, {f.var}) or () if isinstance(g, For)}
         free = {v for i in indices for v in variables(i)} - bound
         if free:
             raise ScheduleError(f"{', '.join(sorted(free))} is no loop around what {var} prefetches", stage="schedule")

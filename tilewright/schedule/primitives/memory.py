@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, simplify, variables, walk
+from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, loads, simplify, variables
 from ...tensor.kernel import Stage
 from ..legality import covers
 from ..nest import (
@@ -473,7 +473,7 @@ def _loads(store: Store, buffer: str) -> list[Load]:
     """Where a block reads a buffer; ScheduleError if it writes it too."""
     if buffer in {t.buffer for t in store.targets}:
         raise ScheduleError(f"{buffer} is what block {store.block} writes", stage="schedule", hint="use cache_write")
-    return [x for e in exprs(store) for x in walk(e) if isinstance(x, Load) and x.buffer == buffer]
+    return [x for e in exprs(store) for x in loads(e) if x.buffer == buffer]
 
 
 def _selects(var: str | None, x: Load) -> bool:

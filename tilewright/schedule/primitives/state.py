@@ -27,8 +27,8 @@ from ...tensor.expr import (
     Expr,
     Load,
     Target,
+    loads,
     map_loads,
-    walk,
 )  # fmt: skip
 from ...tensor.kernel import Kernel, Stage
 from ..concurrent import illegal
@@ -85,15 +85,20 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def primitive(method: _Method) -> _Method:
     """Record a successful call in the trace. If it raises, or breaks a rule of `legality`, the schedule stays as it
     was. Numbers of NumPy become Python's; ScheduleError for an argument of another type than the method declares."""
-    declared = signature(method)
+    _, *declared = signature(method).parameters.values()
 
     @wraps(method)
     def call(self: State, *args: Any, **kwargs: Any) -> Any:
         if self._nested:
             return method(self, *args, **kwargs)
         args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
-        for name, value in declared.bind(self, *args, **kwargs).arguments.items():
-            _check_argument(self, method.__name__, declared.parameters[name], value)
+        for i, p in enumerate(declared):
+            if p.name in kwargs:
+                _check_argument(self, method.__name__, p, kwargs[p.name])
+            elif p.kind is Parameter.VAR_POSITIONAL:
+                _check_argument(self, method.__name__, p, args[i:])
+            elif p.kind is not Parameter.KEYWORD_ONLY and i < len(args):  # others are missing, or not needed
+                _check_argument(self, method.__name__, p, args[i])
         saved = self._now()
         known = self._steps((method.__name__, args, tuple(kwargs.items())))
         self._nested = True
@@ -411,11 +416,11 @@ def rename_reduction(s: Stmt, old: str, new: tuple[str, ...]) -> Stmt:
 
 def reads_of(s: Stmt) -> set[str]:
     """Buffers that one statement itself reads."""
-    return {x.buffer for e in exprs(s) for x in walk(e) if isinstance(x, Load)}
+    return {x.buffer for e in exprs(s) for x in loads(e)}
 
 
 def touches(s: Store, name: str) -> bool:
-    return name in writes(s) or any(isinstance(x, Load) and x.buffer == name for e in exprs(s) for x in walk(e))
+    return name in writes(s) or any(x.buffer == name for e in exprs(s) for x in loads(e))
 
 
 def home(root: Stmt, name: str) -> Stmt:
@@ -449,4 +454,6 @@ def _allocate(root: Stmt, b: Buffer) -> Stmt:
 def _swap(root: Stmt, old: Stmt, new: Stmt) -> Stmt:
     if root is old:
         return new
-    return with_children(root, tuple(_swap(c, old, new) for c in children(root)))
+    if not old.facts.names <= root.facts.names:
+        return root
+    return with_children(root, tuple([_swap(c, old, new) for c in children(root)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ...tensor.analysis import flat
-from ...tensor.expr import Const, Expr, Load, Op, Var, from_linear, linear, simplify, variables, walk
+from ...tensor.expr import Const, Expr, Load, Op, Var, from_linear, linear, loads, simplify, variables, walk
 from ..nest import Store
 from ..region import all_ranges
 from ..schedule import Schedule, ScheduleError
@@ -30,8 +30,8 @@ def load_strides(s: Schedule, store: Store, var: str) -> list[tuple[Load, int | 
 def load_positions(s: Schedule, store: Store) -> list[tuple[Load, Expr]]:
     """Every load of a block, but those of its own sums, with its flat index."""
     own = {t.buffer for t in store.targets if t.init is not None}
-    loads = [x for t in store.targets for x in walk(t.value) if isinstance(x, Load) and x.buffer not in own]
-    return [(x, _position(s, x)) for x in dict.fromkeys(loads)]
+    found = [x for t in store.targets for x in loads(t.value) if x.buffer not in own]
+    return [(x, _position(s, x)) for x in dict.fromkeys(found)]
 
 
 def _position(s: Schedule, x: Load) -> Expr:
@@ -47,7 +47,7 @@ def _position(s: Schedule, x: Load) -> Expr:
 def reads(s: Schedule, buffer: str) -> int:
     """In how many places a buffer is read."""
     values = [t.value for b in s.stages.values() for t in b.targets]
-    return len({x for v in values for x in walk(v) if isinstance(x, Load) and x.buffer == buffer})
+    return len({x for v in values for x in loads(v) if x.buffer == buffer})
 
 
 def store_stride(s: Schedule, store: Store, var: str) -> int | None:

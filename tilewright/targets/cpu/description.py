@@ -38,6 +38,10 @@ _LEVEL3 = {"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "popcnt", "cx
 _LEVEL4 = _LEVEL3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
+#: what loops may be bound to
+AXES = (Axis("thread"), Axis("lanes", kind="vector"))
+
+
 @dataclass(frozen=True)
 class CpuDescription(Processor):
     """A CPU that may be this one."""
@@ -67,7 +71,7 @@ class CpuDescription(Processor):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (Axis("thread"), Axis("lanes", kind="vector"))
+        return AXES
 
     @property
     def pairs(self) -> PairProduct | None:

@@ -24,7 +24,7 @@ from itertools import product as pairs_of
 from ...codegen.vector.part import Core, Part
 from ...codegen.vector.values import BYTES, Value, accumulated
 from ...schedule.machine import TileProduct
-from ...schedule.nest import For, Nest, Seq, Stmt, Store, walk_stmts
+from ...schedule.nest import For, Nest, Seq, Stmt, Store
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Load, Op, const_value, linear, simplify, substitute, variables
 from .amx import INTRINSICS, TILES, need
@@ -89,11 +89,7 @@ class TileReader:
 
     def tiles(self) -> dict[int, Tile]:
         """All of a nest, by the identity of the loop with the note."""
-        return {
-            id(s): self.read(s)
-            for s in walk_stmts(self.nest.body)
-            if isinstance(s, For) and s.note("tiles") is not None
-        }
+        return {id(s): self.read(s) for s in self.nest.body.loops if s.note("tiles") is not None}
 
     def refuse(self, s: For, why: str) -> CompileError:
         return CompileError(f"loop {s.var} is no product of tiles: {why}", stage="emit", operator=self.nest.name)

@@ -26,7 +26,7 @@ from math import gcd, prod
 
 from ....support.sizes import typical
 from ....tensor.analysis import is_contraction
-from ....tensor.expr import Load, Op, Var, variables, walk
+from ....tensor.expr import Load, Op, Var, loads, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
@@ -134,7 +134,7 @@ def apply(kernel: Kernel, machine: Machine, decisions: Decisions = None) -> Sche
 def _factors(stage: Stage) -> list[Load]:
     """What is multiplied, each once."""
     own = stage.targets[0].buffer
-    return [x for x in walk(stage.targets[0].value) if isinstance(x, Load) and x.buffer != own]
+    return [x for x in loads(stage.targets[0].value) if x.buffer != own]
 
 
 def _own_channels(anchor: Stage) -> bool:
@@ -445,7 +445,7 @@ def _repeat(s: Schedule, block: str, var: str) -> None:
     """Lay out the constants of a block that begin again with every pixel."""
     own = {t.buffer for t in s.store(block).targets}
     for t in s.store(block).targets:
-        for x in [x for x in walk(t.value) if isinstance(x, Load) and x.buffer in s.kernel.constants]:
+        for x in [x for x in loads(t.value) if x.buffer in s.kernel.constants]:
             round_ = [
                 d for d, e in enumerate(x.indices) if isinstance(e, Op) and e.op == "remsi" and var in variables(e)
             ]

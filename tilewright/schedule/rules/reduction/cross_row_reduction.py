@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ....tensor.analysis import looked_up
-from ....tensor.expr import Const, Load, Var, walk
+from ....tensor.expr import Const, Var, loads
 from ....tensor.kernel import Kernel
 from ...decisions import Decisions
 from ...machine import Machine, lanes
@@ -103,8 +103,8 @@ def _beside(s: Schedule, alive: list[str], rows: list[str], most: int, machine: 
     """How many rows of short vectors are taken beside each other: what one waits for, the others have time for. All
     stages must work on the same rows, each at its own loop variables."""
     numbers = all(len(s.loops(b)) - len(s.store(b).reduction) == len(rows) for b in alive)
-    loads = [x for b in alive for e in exprs(s.store(b)) for x in walk(e) if isinstance(x, Load)]
-    plain = all(isinstance(i, (Var, Const)) for x in loads if x.buffer in s.temporaries for i in x.indices)
+    found = [x for b in alive for e in exprs(s.store(b)) for x in loads(e)]
+    plain = all(isinstance(i, (Var, Const)) for x in found if x.buffer in s.temporaries for i in x.indices)
     if len(rows) < 2 or not numbers or not plain:
         return 1
     fits = [n for n in (1, 2, 4, 8) if n <= most and 4 * n * machine.cores <= prod(map(s.extent, rows[:-1]))]

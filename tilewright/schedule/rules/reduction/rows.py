@@ -11,7 +11,7 @@ from math import prod
 
 from ....support.sizes import is_open, lowest, typical
 from ....tensor.analysis import flat, looked_up
-from ....tensor.expr import COMBINERS, Const, Expr, Load, Op, Var, simplify, substitute, variables, walk
+from ....tensor.expr import COMBINERS, Const, Expr, Op, Var, loads, simplify, substitute, variables, walk
 from ....tensor.kernel import Kernel, Stage
 from ...decisions import Decisions
 from ...machine import Machine, lanes
@@ -174,7 +174,7 @@ def _rows_alone(s: Schedule, root: str, row: str, n: int) -> bool:
     ranges = {**all_ranges(s.body), "task": (0, -(-s.extent(row) // n) - 1), "part": (0, n - 1)}
     inner: dict[str, Expr] = {"part": Const(n, "index")}
     of = {row: Var("task") * n + Var("part")}
-    for x in {x for t in s.store(root).targets for x in walk(t.value) if isinstance(x, Load)}:
+    for x in {x for t in s.store(root).targets for x in loads(t.value)}:
         if x.buffer in s.temporaries:
             spans = [span(simplify(substitute(i, of), ranges), inner, ranges) for i in x.indices]
             if None in spans or prod(found[1] for found in spans if found) > n:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 
 from ....tensor.analysis import flat
-from ....tensor.expr import Const, Expr, Load, Op, Var, substitute, variables, walk
+from ....tensor.expr import Const, Expr, Op, Var, loads, substitute, variables, walk
 from ...machine import Machine, lanes
 from ...nest import Store
 from ...schedule import Schedule, ScheduleError
@@ -106,8 +106,7 @@ def schedule(s: Schedule, alive: list[str], rows: list[str], machine: Machine) -
 
 def _start(s: Schedule, buffer: str, block: str, at: str) -> Expr:
     """The flat index at which the rows of a task begin in an operand."""
-    loads = (x for x in walk(s.store(block).targets[0].value) if isinstance(x, Load))
-    indices = next(x.indices for x in loads if x.buffer == buffer)
+    indices = next(x.indices for x in loads(s.store(block).targets[0].value) if x.buffer == buffer)
     return substitute(flat(s.buffer(buffer), indices), {v: Const(0, "index") for v in _inside(s, block, at)})
 
 
@@ -138,7 +137,7 @@ def _vectors(s: Schedule, columns: int, rows: list[str], machine: Machine) -> in
 
 
 def _reads(store: Store) -> set[str]:
-    return {x.buffer for t in store.targets for x in walk(t.value) if isinstance(x, Load)}
+    return {x.buffer for t in store.targets for x in loads(t.value)}
 
 
 def _rows_last(s: Schedule, alive: list[str], row: str) -> None:
@@ -146,7 +145,7 @@ def _rows_last(s: Schedule, alive: list[str], row: str) -> None:
     lane = {alive[-1]: row}
     for i in reversed(range(len(alive) - 1)):
         block, target = alive[i], s.store(alive[i]).targets[0]
-        for x in (x for b in alive[i + 1 :] for x in walk(s.store(b).targets[0].value) if isinstance(x, Load)):
+        for x in (x for b in alive[i + 1 :] for x in loads(s.store(b).targets[0].value)):
             if x.buffer == target.buffer:
                 reader = next(b for b in alive[i + 1 :] if any(y is x for y in walk(s.store(b).targets[0].value)))
                 found = [d for d, e in enumerate(x.indices) if lane[reader] in variables(e)]
@@ -183,8 +182,7 @@ def _read_across(s: Schedule, blocks: list[str]) -> dict[str, list[str]]:
 
 def _copy(s: Schedule, buffer: str, blocks: list[str], at: str) -> str:
     """A copy of the rows of a task with its columns as rows."""
-    loads = (x for x in walk(s.store(blocks[0]).targets[0].value) if isinstance(x, Load))
-    indices = next(x.indices for x in loads if x.buffer == buffer)
+    indices = next(x.indices for x in loads(s.store(blocks[0]).targets[0].value) if x.buffer == buffer)
     across = [d for d, e in enumerate(indices) if _lane(s, blocks[0]) in variables(e)]
     if len(across) != 1:
         raise ScheduleError(f"the rows of {buffer} are no dimension of it", stage="schedule")
