@@ -1,0 +1,190 @@
+"""Program versions: which sizes have a program of their own, how many are kept, and which goes first.
+
+A program whose sizes are open has two kinds of versions. A *fixed* one serves one combination of sizes, its key; an
+*open* one all sizes in its ranges. A call gets the fixed version of its key, else an open one that takes the key. If
+there is neither, one is made: by the thread that calls, while others that need the same one wait (`making`), or in the
+background, once a key has been called often enough (`Demand`), while an open version serves the calls.
+
+How versions are made is the matter of those who have them: `runtime/staged.py` (subgraphs),
+`runtime/opening.py` (models whose dimensions have no ranges), `runtime/background.py` (in another process),
+`compat/torch_open.py` (PyTorch's graphs).
+What a program computes for each combination of sizes, beside its code, is kept in the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K, V, R = TypeVar("K"), TypeVar("V"), TypeVar("R")  # keys, versions bound to one, versions with ranges
+
+#: the range of an open version goes to so many times the size that it is made for
+TIMES = 16
+#: keys of which it is known which open version takes them
+BOUND = 4096
+#: keys whose versions were dropped and are remembered, to tell when one is made again
+DROPPED = 1024
+
+#: held while a version is made: MLIR is not for several threads
+_making = threading.RLock()
+
+
+def reach(size: int, least: int) -> int:
+    """Where the range of a dimension ends that is made for a size: far beyond it, and at least at `least`.
+
+    >>> reach(3, 64), reach(100, 64)
+    (64, 1600)
+    """
+    return max(least, TIMES * size)
+
+
+@contextmanager
+def making() -> Iterator[None]:
+    """While this thread makes a version, others that want to make one wait."""
+    with _making:
+        yield
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many fixed versions are kept: `count` in any case, and up to `most` as long as all of them together take no
+    more than `nbytes`."""
+
+    count: int
+    most: int = 0
+    nbytes: int = 0
+
+
+class Versions(OrderedDict[K, V], Generic[K, V, R]):
+    """The fixed versions by key, the one used last at the end, and the `open` ones, the newest first.
+
+    Threads may look keys up and `keep` versions at the same time; `widen` is called by one at a time (`making`).
+
+    >>> kept = Versions(Limits(2))
+    >>> for key in "abac":
+    ...     kept.used(key) or kept.keep(key, key.upper())
+    []
+    []
+    'A'
+    [('b', 'B')]
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        nbytes: Callable[[V], int] = lambda version: 0,
+        bind: Callable[[R, K], V | None] = lambda version, key: None,
+        most: int = 1024,
+        bound: int = BOUND,
+    ) -> None:
+        """`nbytes` says what a fixed version takes; `bind` makes of an open one the version of a key, None if it does
+        not take that. Of open versions the `most` latest are kept, and `bound` keys that they serve."""
+        super().__init__()
+        self.limits, self.nbytes, self._bind, self._most, self._most_bound = limits, nbytes, bind, most, bound
+        self.open: list[R] = []
+        #: open versions, bound to keys
+        self.bound: dict[K, V] = {}
+        self._dropped: OrderedDict[int, None] = OrderedDict()
+
+    def used(self, key: K) -> V | None:
+        """The fixed version of a key, which is now the one used last."""
+        found = self.get(key)
+        if found is not None:
+            with suppress(KeyError):  # without a lock: it may have been dropped meanwhile
+                self.move_to_end(key)
+        return found
+
+    def served(self, key: K) -> V | None:
+        """The latest open version that takes a key, bound to it."""
+        found = self.bound.get(key)
+        if found is None and self.open:
+            found = next((v for o in list(self.open) if (v := self._bind(o, key)) is not None), None)
+            if found is not None:
+                if len(self.bound) >= self._most_bound:
+                    self.bound.clear()
+                self.bound[key] = found
+        return found
+
+    def keep(self, key: K, version: V) -> list[tuple[K, V]]:
+        """Add a fixed version. Returns those that make room, the ones used longest ago."""
+        self.pop(key, None)  # to the end; `move_to_end` of one that another thread drops meanwhile is an error
+        self[key] = version
+        gone = []
+        while self.full():
+            gone.append(self.popitem(last=False))
+            self._dropped[hash(gone[-1][0])] = None
+            while len(self._dropped) > DROPPED:
+                self._dropped.popitem(last=False)
+        return gone
+
+    def full(self, more: int = 0) -> bool:
+        """Whether there are too many, or would be with so many `more` of the average size."""
+        count = len(self) + more
+        if count <= self.limits.count or count > self.limits.most:
+            return count > self.limits.count
+        return sum(map(self.nbytes, list(self.values()))) * count > self.limits.nbytes * max(len(self), 1)
+
+    def again(self, key: K) -> bool:
+        """Whether a version of this key was dropped before."""
+        return hash(key) in self._dropped
+
+    def widen(self, version: R, replaces: Callable[[R], bool] = lambda other: False) -> list[R]:
+        """Add an open version. Returns those that it `replaces`."""
+        gone = [o for o in self.open if replaces(o)]
+        kept = [version, *(o for o in self.open if o not in gone)]
+        self.open = kept[: self._most]
+        if len(self.open) < len(kept) or gone:
+            self.bound.clear()
+        return gone
+
+
+class Demand(Generic[K]):
+    """How often keys without a fixed version were called: the last `calls` times of each, of the `most` keys that were
+    called last."""
+
+    def __init__(self, calls: int, most: int) -> None:
+        self.calls, self.most = calls, most
+        self._clock = itertools.count(1)
+        self.times: OrderedDict[K, deque[int]] = OrderedDict()
+
+    def now(self) -> int:
+        """A number that is larger in every call."""
+        return next(self._clock)
+
+    def called(self, key: K) -> bool:
+        """Count a call; whether it was called often enough for a version of its own."""
+        times = self.times.get(key)
+        if times is None:
+            times = self.times[key] = deque(maxlen=self.calls)
+            while len(self.times) > self.most:
+                with suppress(KeyError):  # another thread may have been faster
+                    self.times.popitem(last=False)
+        times.append(self.now())
+        return len(times) == self.calls
+
+    def since(self, key: K) -> int:
+        """When the first of the calls was that are enough; 0 if there were fewer."""
+        times = self.times.get(key, ())
+        return times[0] if len(times) == self.calls else 0
+
+    def met(self, key: K) -> None:
+        """It has a version of its own now."""
+        self.times.pop(key, None)
+
+
+def _after_fork() -> None:
+    """The thread that was making a version lives in the parent only: the child makes it anew."""
+    global _making
+    _making = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Demand", "Limits", "Versions", "making", "reach"]
