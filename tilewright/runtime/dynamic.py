@@ -284,16 +284,15 @@ class DynamicExecutable(Copyable):
     # ---- what it is ----
 
     def _made(self, staged: Staged, stage: Subgraph, part: SpecializedSubgraph, frame: Frame) -> None:
-        with staged.lock:
-            self.compiled += 1
+        self.compiled += 1
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
         if part.form:
-            made = staged.sights[stage].parts[-1]
-            log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, describe_form(stage, made))
+            form = describe_form(stage, stage.parts.open[0])
+            log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, form)
             return
         shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"
         log.info("%sspecialized for %s in %.2f s (%s)", what, shapes, part.seconds, kept)
-        if hash(stage.key(frame)) in stage.dropped and not self._warned:
+        if stage.parts.again(stage.key(frame)) and not self._warned:
             self._warned = True
             log.warning(
                 "%scompiled again for %s, which had to make room: more sizes are in use than the %d kept (pass "
@@ -304,21 +303,15 @@ class DynamicExecutable(Copyable):
             )
 
     def parts(self) -> Iterator[tuple[Subgraph, tuple[Any, ...], SpecializedSubgraph]]:
-        """All parts there are now, with their stage and key."""
-        with self.staged.lock:
-            found = [
-                (stage, key, part)
-                for body in self.staged.bodies.values()
-                for stage in body.stages.values()
-                for key, part in stage.parts.items()
-            ]
-        return iter(found)
+        """All fixed versions of subgraphs there are now, with their subgraph and key."""
+        return ((stage, key, part) for stage in self._stages() for key, part in list(stage.parts.items()))
 
     def open_parts(self) -> Iterator[tuple[Subgraph, OpenPart]]:
-        """All parts for all sizes that there are now, with their stage."""
-        with self.staged.lock:
-            found = [(stage, made) for stage, sight in self.staged.sights.items() for made in sight.parts]
-        return iter(found)
+        """All open versions of subgraphs there are now."""
+        return ((stage, made) for stage in self._stages() for made in reversed(stage.parts.open))
+
+    def _stages(self) -> list[Subgraph]:
+        return [stage for body in list(self.staged.bodies.values()) for stage in list(body.stages.values())]
 
     def _executables(self) -> list[Executable]:
         parts = [p for _, _, p in self.parts()] + [made.part for _, made in self.open_parts()]

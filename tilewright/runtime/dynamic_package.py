@@ -19,6 +19,7 @@ import numpy as np
 from ..program import package as container
 from ..program.package import Package
 from ..program.program import Program, align_up
+from ..program.versions import making
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import UsageError
@@ -27,7 +28,7 @@ from ..support.mapped_file import MappedFile
 from ..targets import base
 from .executable import Executable
 from .open_executable import OpenExecutable, make
-from .open_parts import OpenPart, ShapeHistory, SizePattern, Term
+from .open_parts import OpenPart, SizePattern, Term
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
@@ -75,7 +76,7 @@ def _sample(flat: np.ndarray) -> bytes:
 def save(executable: DynamicExecutable, path: str | os.PathLike[str]) -> None:
     """Write the file, atomically; UsageError if the place cannot be written."""
     executable.staged.check()
-    with executable.staged.lock:
+    with making():
         writer = _Writer(executable)
         manifest = writer.manifest()
     try:
@@ -112,14 +113,13 @@ class _Writer:
         }
 
     def stage(self, stage: Subgraph) -> dict[str, Any]:
-        sight = self.executable.staged.sights.get(stage)
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
             "frozen": sorted(stage.frozen),
             "reads": stage.reads,
             "parts": [{"key": self.key(key), **self.part(part)} for key, part in stage.parts.items()],
-            "open": [] if sight is None else [self.open_part(p) for p in sight.parts],
+            "open": [self.open_part(p) for p in reversed(stage.parts.open)],
         }
 
     def open_part(self, made: OpenPart) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class _Reader:
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .parts import BodyInfo, PartitionedBody, Subgraph
+        from .parts import BodyInfo, PartitionedBody
 
         made: dict[tuple[Any, ...], SpecializedSubgraph] = {}
         for b in self.dynamic["bodies"]:
@@ -283,26 +283,26 @@ class _Reader:
             info = BodyInfo(i["id"], tuple(i["inputs"]), tuple(i["outputs"]), i["nodes"], types)
             body = staged.bodies[info.id] = PartitionedBody(info)
             for s in b["stages"]:
-                stage = Subgraph(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
+                stage = staged.add(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
                 stage.frozen = frozenset(s["frozen"])
-                body.stages[stage.todo, stage.start] = stage
         places = [
             (body, s, stage, p, data)
             for b in self.dynamic["bodies"]
             for body in [staged.bodies[b["info"]["id"]]]
-            for s, (stage, told) in enumerate(zip(body.stages.values(), b["stages"], strict=True))
-            for p, data in enumerate(told["parts"])
+            for s, (stage, stored) in enumerate(zip(body.stages.values(), b["stages"], strict=True))
+            for p, data in enumerate(stored["parts"])
         ]
         for body, s, stage, p, data in places:
             made[body.info.id, s, p] = self.part(data, stage, threads, pool)
         for body, s, stage, p, data in places:
             key = self.key(data["key"], made)
             stage.parts[key] = made[body.info.id, s, p]
-            staged.sights.setdefault(stage, ShapeHistory()).saw(key)
+            stage.parts.saw(key)
         for b in self.dynamic["bodies"]:
-            for stage, told in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
-                for data in told.get("open", ()):
-                    staged.sights.setdefault(stage, ShapeHistory()).add(self.open_part(data, stage, threads, pool))
+            for stage, stored in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
+                for data in stored.get("open", ()):
+                    stage.parts.saw((made_open := self.open_part(data, stage, threads, pool)).key)
+                    stage.parts.widen(made_open)
 
     def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> OpenPart:
         dims = tuple(Dim(**d) for d in data["form"]["dims"])

@@ -171,7 +171,7 @@ class OpenExecutable(Executable):
 
         return run_at
 
-    def run_with_sizes(self, sizes: Mapping[str, int], args: tuple[Any, ...]) -> list[np.ndarray]:
+    def run_with_sizes(self, sizes: Mapping[str, int], *args: np.ndarray) -> list[np.ndarray]:
         """A call where these are the sizes of dimensions, which inputs need not have."""
         return self._judged(self._run(self._values(args), None, None, sizes))
 

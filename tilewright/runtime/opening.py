@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..program.open_sizes import SizeTable
+from ..program.versions import making
 from ..support.dims import ChosenDim
 from ..support.errors import InputError, ModelError, TilewrightError
 from ..support.formulas import numbered
@@ -87,7 +88,7 @@ class Opening:
 
     def prepare(self) -> None:
         """Make the program for usual sizes, before anything is called."""
-        with self.staged.alone():
+        with making():
             if not self.programs and not self.refused:
                 self._make(None)
 
@@ -98,7 +99,7 @@ class Opening:
     def _program_for(self, shapes: Shapes) -> OpenExecutable | None:
         found = self._fitting(shapes)
         if found is None and not self.refused:
-            with self.staged.alone():
+            with making():
                 found = self._fitting(shapes)
                 if found is None and not self.refused:
                     self._make(shapes)
