@@ -21,7 +21,7 @@ def open_all(run: Any, source: Any, options: Options) -> None:
     """Give an executable its program for all sizes, where target and options have such programs and the model can be
     one. What cannot is compiled for each size in its call; the logger says so."""
     if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
-        run.opening = Opening(run.inputs, run.staged, run.name, opener(source, options, run.staged.files))
+        run.opening = Opening(run, opener(source, options, run.staged.files))
         run.opening.prepare()
 
 

@@ -22,7 +22,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-K, V, R = TypeVar("K"), TypeVar("V"), TypeVar("R")  # keys, versions bound to one, versions with ranges
+K = TypeVar("K")  # combinations of sizes
+V = TypeVar("V")  # versions for one of them
+R = TypeVar("R")  # versions for ranges
 
 #: the range of an open version goes to so many times the size that it is made for
 TIMES = 16
@@ -170,8 +172,8 @@ class Demand(Generic[K]):
 
     def since(self, key: K) -> int:
         """When the first of the calls was that are enough; 0 if there were fewer."""
-        times = self.times.get(key, ())
-        return times[0] if len(times) == self.calls else 0
+        times = self.times.get(key)
+        return times[0] if times and len(times) == self.calls else 0
 
     def met(self, key: K) -> None:
         """It has a version of its own now."""
@@ -187,4 +189,4 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Demand", "Limits", "Versions", "making", "reach"]
+__all__ = ["BOUND", "Demand", "Limits", "Versions", "making", "reach"]

@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..program.open_sizes import SizeTable
 from ..program.package import Package
 from ..program.program import Program, TensorInfo
@@ -92,13 +94,10 @@ class Background:
 
     def __init__(self, maker: BackgroundCompiler, package: Package, threads: int, limit: int | None = None) -> None:
         """`package` is that of the program for all sizes, with constants at the places where they stay."""
-        program, opened = package.program, package.program.open
-        assert opened is not None
+        program = package.program
         self.maker, self.limit, self.threads = maker, limit, threads
-        given = [(t, d) for t, d in zip(program.inputs, opened.inputs, strict=True) if t.name != noise.KEY]
-        self.inputs = [t for t, _ in given]
-        self.outputs = _outputs(program)
-        self.open: SizeTable = replace(opened, inputs=tuple(d for _, d in given))
+        self.inputs, self.outputs = _inputs(program), _outputs(program)
+        self.open = sizes_of_inputs(program)
         self.name = str(package.report.get("model", "model"))
         self._pool, self._shared = ConstantPool(), {address(c) for c in package.constants}
         for constant in package.constants:
@@ -232,8 +231,7 @@ class Background:
         results = [replace(t, shape=s) for t, s in zip(self.outputs, self.open.shapes(sizes), strict=False)]
         if package.program.open is not None:
             raise CompileError("the program is none for a single size", stage="load")
-        inputs = [t for t in package.program.inputs if t.name != noise.KEY]
-        for wanted, found in ((given, inputs), (results, _outputs(package.program))):
+        for wanted, found in ((given, _inputs(package.program)), (results, _outputs(package.program))):
             if list(map(str, wanted)) != list(map(str, found)):
                 raise CompileError(f"the program has {found}, expected were {wanted}", stage="load")
 
@@ -325,12 +323,23 @@ class Background:
 
 def shapes_of(infos: Sequence[TensorInfo], args: tuple[Any, ...]) -> Shapes | None:
     """The shapes of the arguments of a call; None where they are given in another way than as arrays."""
-    if len(args) == 1 and isinstance(args[0], Mapping):
+    if len(args) == 1 and type(args[0]) is not np.ndarray and isinstance(args[0], Mapping):  # which takes longer
         args = tuple([args[0].get(t.name) for t in infos])
     try:
         return tuple([tuple(a.shape) for a in args])
     except (AttributeError, TypeError):
         return None
+
+
+def sizes_of_inputs(program: Program) -> SizeTable:
+    """The sizes of an open program, of the inputs that callers have: not of the key of random numbers."""
+    assert program.open is not None
+    pairs = zip(program.inputs, program.open.inputs, strict=True)
+    return replace(program.open, inputs=tuple(dims for t, dims in pairs if t.name != noise.KEY))
+
+
+def _inputs(program: Program) -> list[TensorInfo]:
+    return [t for t in program.inputs if t.name != noise.KEY]
 
 
 def _outputs(program: Program) -> list[TensorInfo]:

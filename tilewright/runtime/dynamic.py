@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..program.versions import BOUND
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
 from ..support.notebook import NotebookText, fragment
 from ..support.numbers import size
 from . import arrays
+from .background import Shapes, shapes_of
 from .buckets import Buckets
 from .copies import Copyable
 from .executable import Executable, MemoryUsage
+from .open_executable import OpenExecutable
 from .open_parts import OpenPart
 from .parts import DynamicInfo, Frame, Source, SpecializedSubgraph, StoredSource, Subgraph
 from .staged import RunProfiler, Staged
@@ -44,46 +47,41 @@ SHOWN = 16
 
 
 @dataclass(frozen=True)
-class Straight:
-    """How the last call was answered, by one native program alone: the next one with such arrays goes straight to it.
+class WholeModel:
+    """A fixed version of the first subgraph that is all of the model: calls of its shapes go straight to it. `feeds`
+    are the arguments that it takes, in its order."""
 
-    `expected` are (dtype, shape) of the arguments, `feeds` which of them the program takes, in its order.
-    """
-
+    stage: Subgraph
+    key: tuple[Any, ...]
     part: SpecializedSubgraph
-    executable: Executable
     names: tuple[str, ...]
-    expected: tuple[tuple[np.dtype, tuple[int, ...]], ...]
     feeds: tuple[int, ...]
 
     @staticmethod
-    def of(run: DynamicExecutable, given: Mapping[str, Any]) -> Straight | None:
+    def of(run: DynamicExecutable, given: Mapping[str, Any]) -> WholeModel | None:
         """For arguments by name in the order of the inputs; None where more than a program is needed for them: values
         that decide shapes, operators on the host, several parts, inputs that are no arrays."""
-        body, names = run.staged.bodies.get("main"), list(given)
+        body, names = run.staged.bodies.get("main"), tuple(given)
         stage = None if body is None else body.first
         if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
             return None
-        part = stage.parts.get(stage.key(Frame(dict(given))))
+        part = stage.parts.get(key := stage.key(Frame(dict(given))))
         if part is None or part.executable is None or part.actions or part.following is not None:
             return None
         outputs = [part.results.get(n) for n in body.info.outputs]
         whole = outputs == [["out", i] for i in range(len(part.executable.outputs))]
         if not whole or any(n not in given for n in part.feeds):
             return None
-        expected = tuple((a.dtype, a.shape) for a in given.values())
-        return Straight(part, part.executable, tuple(names), expected, tuple(names.index(n) for n in part.feeds))
+        return WholeModel(stage, key, part, names, tuple(map(names.index, part.feeds)))
 
-    def arguments(self, args: tuple[Any, ...]) -> list[np.ndarray] | None:
-        """What the program takes of the arguments of a call; None if they are not such as these."""
+    def __call__(self, *args: Any, out: Any) -> list[np.ndarray] | None:
+        """The outputs; None or InputError where these are not the arguments that it takes, or outputs are given."""
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self.names):
             args = tuple(map(args[0].get, self.names))
-        if len(args) != len(self.expected):
+        if len(args) != len(self.names) or out is not None:
             return None
-        for a, (dtype, shape) in zip(args, self.expected, strict=True):
-            if type(a) is not np.ndarray or a.shape != shape or a.dtype != dtype:
-                return None
-        return [args[i] for i in self.feeds]
+        self.part.runs += 1
+        return self.part.executable(*[args[i] for i in self.feeds])  # type: ignore[misc]
 
 
 class DynamicExecutable(Copyable):
@@ -121,8 +119,10 @@ class DynamicExecutable(Copyable):
             self.staged.refuse = self._refused
         self.compiled = 0
         self._warned = False
-        self._straight: Straight | None = None
-        #: the programs for all sizes, which serve what there is no program for; None where none are made
+        #: what calls with inputs of some shapes go straight to, as long as no version is made or dropped
+        self._direct: dict[Shapes, WholeModel | OpenExecutable] = {}
+        self._last: WholeModel | OpenExecutable | None = None
+        #: makes the programs for all sizes, which serve what there is no fixed version for; None where none are made
         self.opening: Opening | None = None
 
     # ---- running ----
@@ -135,21 +135,36 @@ class DynamicExecutable(Copyable):
         A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
         wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
         """
-        if out is None and not named and (straight := self._straight) is not None:
-            same = straight.arguments(args)
-            if same is not None:
-                straight.part.runs += 1
-                return straight.executable(*same)
         args = arrays.with_named(self.inputs, args, named) if named else args  # type: ignore[arg-type]
-        if self.opening is not None and (found := self.opening.at_once(args, out)) is not None:
-            return found
-        given = self._bind(args)
-        if out is None:
-            results = self._run(given)
-            self._straight = Straight.of(self, given) if self.buckets is None else None
-            return results
+        if self._direct and (version := self._direct.get(shapes_of(self.inputs, args) or ())) is not None:  # type: ignore[arg-type]
+            if version is not self._last:
+                self._last = version
+                if isinstance(version, WholeModel):
+                    version.stage.parts.used(version.key)
+            try:
+                if (found := version(*args, out=out)) is not None:
+                    return found
+            except InputError:
+                pass  # said below, in terms of the model's inputs
+        self._last, given = None, self._bind(args)
         results = self._run(given)
-        return arrays.copy_outputs(out, self.outputs, results, given.values())
+        if out is not None:
+            return arrays.copy_outputs(out, self.outputs, results, given.values())
+        if self.buckets is None:
+            self._go_directly(given, WholeModel.of(self, given))
+        return results
+
+    def forget(self) -> None:
+        """Versions were made or dropped: calls look again for the best."""
+        self._direct.clear()
+        self._last = None
+
+    def _go_directly(self, given: Mapping[str, Any], version: WholeModel | OpenExecutable | None) -> None:
+        """Answer the next calls with inputs of these shapes by this version."""
+        if version is not None:
+            if len(self._direct) >= BOUND:
+                self._direct.clear()
+            self._direct[tuple([given[t.name].shape for t in self.inputs])] = version
 
     def run(self, inputs: Any) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
@@ -158,8 +173,10 @@ class DynamicExecutable(Copyable):
     def _run(self, given: Mapping[str, Any], times: RunProfiler | None = None) -> list[Any]:
         """The outputs for inputs by name, which are padded and cut where there are buckets."""
         if self.opening is not None and times is None and not self.staged.has("main", given):
-            results = self.opening.serve(given)
-            if results is not None:
+            program = self.opening.program_for(given)
+            if program is not None:
+                results = program(*(given[t.name] for t in self.inputs))
+                self._go_directly(given, program)
                 return results
         if self.buckets is None:
             return self.staged.run("main", dict(given), None, times)
@@ -175,8 +192,7 @@ class DynamicExecutable(Copyable):
         missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
         if missing:
             raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
-        if self.opening is not None:
-            self.opening.forget()
+        self.forget()
         with self.staged.ahead():
             if all(isinstance(shapes.get(t.name), np.ndarray) for t in self.inputs):
                 self._run(self._bind((shapes,)))
@@ -285,6 +301,7 @@ class DynamicExecutable(Copyable):
 
     def _made(self, staged: Staged, stage: Subgraph, part: SpecializedSubgraph, frame: Frame) -> None:
         self.compiled += 1
+        self.forget()
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
         if part.form:
             form = describe_form(stage, stage.parts.open[0])
@@ -315,13 +332,17 @@ class DynamicExecutable(Copyable):
 
     def _executables(self) -> list[Executable]:
         parts = [p for _, _, p in self.parts()] + [made.part for _, made in self.open_parts()]
-        opened = self.opening.programs if self.opening is not None else []
-        return [*(p.executable for p in parts if p.executable is not None), *opened]
+        return [*(p.executable for p in parts if p.executable is not None), *self.programs]
+
+    @property
+    def programs(self) -> list[OpenExecutable]:
+        """The programs for all sizes, the latest first."""
+        return self.opening.programs if self.opening is not None else []
 
     @property
     def arguments(self) -> list[Any]:
         """What a call takes: where one program serves all sizes, with sizes in the middle of its ranges."""
-        programs, names = self.opening.programs if self.opening is not None else [], {t.name for t in self.inputs}
+        programs, names = self.programs, {t.name for t in self.inputs}
         return [t for t in programs[0].arguments if t.name in names] if programs else self.inputs
 
     @property
@@ -363,8 +384,7 @@ class DynamicExecutable(Copyable):
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``model target threads inputs outputs memory programs``. Each of
         `programs` is what `Executable.facts` says of one, those for all sizes first."""
-        opened = self.opening.programs if self.opening is not None else []
-        memory = self.memory
+        programs, memory = self.programs, self.memory
         return {
             "model": self.name,
             "target": self.options["target"],
@@ -372,7 +392,7 @@ class DynamicExecutable(Copyable):
             "inputs": [str(t) for t in self.inputs],
             "outputs": [str(t) for t in self.outputs],
             "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code")},
-            "programs": [e.facts() for e in (*opened, *(e for e in self._executables() if e not in opened))],
+            "programs": [e.facts() for e in (*programs, *(e for e in self._executables() if e not in programs))],
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -391,7 +411,7 @@ class DynamicExecutable(Copyable):
 
     def _whole(self, what: str) -> Executable:
         """The program for all sizes, which has no parts on the host."""
-        programs = self.opening.programs if self.opening is not None else []
+        programs = self.programs
         if len(programs) != 1:
             why = (
                 "is compiled for each size in its call" if not programs else "has several programs, each for some sizes"

@@ -109,7 +109,7 @@ class _Writer:
                 "bodies": stored.bodies,
             },
             "bodies": [{"info": asdict(b.info), "stages": [self.stage(s) for s in b.stages.values()]} for b in bodies],
-            "opening": [self.program(p) for p in (x.opening.programs if x.opening is not None else ())],
+            "opening": [self.program(p) for p in x.programs],
         }
 
     def stage(self, stage: Subgraph) -> dict[str, Any]:
@@ -264,8 +264,8 @@ class _Reader:
         executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
         if options.specialize in ("open", "background") and not options.buckets:
-            opening = executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
-            opening.programs = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
+            executable.opening = opening = Opening(executable, lazy.open)
+            opening.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
             if options.specialize == "background":
                 for program in opening.programs:
                     lazy.beside(program)

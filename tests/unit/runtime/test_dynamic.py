@@ -358,7 +358,8 @@ def test_calls_of_the_same_shapes_go_straight_to_the_program(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run, "_bind", None)  # not asked for again
         np.testing.assert_allclose(run(x)[0], run({"x": x})[0])
-    for wrong in ((x.astype(np.float64),), ({"z": x},), (x, x), (x[:, :3],)):
+        np.testing.assert_allclose(run(x[:1].repeat(5, 0))[0][0], run(x)[0][0])  # of another size that was called
+    for wrong in ((x.astype(np.float64),), ({"z": x},), ({"x": x, "z": x},), (x, x), (x[:, :3],)):
         with pytest.raises(InputError):
             run(*wrong)
 
