@@ -34,8 +34,8 @@ from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..support.sizes import current
-from .torch_calls import BySize, Call, FrozenCall, boxed, call_of
-from .torch_open import MOST_CALLS, DynamicShapesUnsupported, OpenPrograms
+from .torch_calls import Call, FrozenCall, boxed, call_of
+from .torch_open import DynamicShapesUnsupported, GraphVersions
 from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here
@@ -199,12 +199,10 @@ class Compiler:
             self._judge(walk.failures)
             return self._in_parts(module, walk.failed)
         if not symbols_of(module):
-            return _call(graph, None if made is None else compile_graph(made, self.settings.options))
-        by_size = BySize(module, lambda sizes: _call(*self._program(module, sizes)))
-        programs = OpenPrograms(module, partial(self._program, module), by_size, self._judge_open)
-        call = BySize(module, programs.call, MOST_CALLS)
+            return call_of(graph.layout, None if made is None else compile_graph(made, self.settings.options))
+        call = GraphVersions(module, partial(self._program, module), self._judge_open)
         if set(symbols_of(module)) <= set(hints):
-            programs.call({s: sympy.sympify(v) for s, v in hints.items()})  # ahead, so that errors are raised here
+            call.prepare({s: sympy.sympify(v) for s, v in hints.items()})  # ahead, so that errors are raised here
         return call
 
     def _program(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> tuple[FxGraph, Executable | None]:
@@ -278,12 +276,6 @@ class _Part(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         made = self.call(list(args))
         return made[0] if self.single else made
-
-
-def _call(graph: FxGraph, executable: Executable | None) -> Call:
-    if executable is None:
-        return call_of(graph.layout, None)
-    return call_of(graph.layout, executable.run_at, len(executable.arguments) > len(executable.inputs))
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -175,25 +175,24 @@ class Staged:
             if stage.key(frame) not in stage.parts:
                 self.check()
                 before = stage.frozen
-                entries = {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
                 with limited(self.operators, self.deadline):
-                    plan = self.source().plan(name, stage.todo, stage.frozen, entries)
+                    plan = self.source().plan(name, stage.todo, stage.frozen, _entries(stage, frame))
                 if not plan.learned and not before:
                     self.part(stage, frame)
 
     def make(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
         start = time.perf_counter()
         self.check()
-        entries = {n: frame.find(n) for n in stage.reads}
-        entries = {n: e for n, e in entries.items() if e is not Missing}
-        body = stage.body.info.id
-        plan = self.source().plan(body, stage.todo, stage.frozen, entries)
+        plan = self.source().plan(stage.body.info.id, stage.todo, stage.frozen, _entries(stage, frame))
         stage.frozen |= plan.learned
-        executable = None if plan.graph is None else self.build(plan.graph, body)
+        _check_progress(stage, plan)
+        return self._assembled(stage, plan, start)
+
+    def _assembled(self, stage: Subgraph, plan: SubgraphPlan, start: float) -> SpecializedSubgraph:
+        """The version that a plan leads to, which was begun at this time."""
+        executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
         self.check()
         following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
-        if following is stage and not plan.actions:
-            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
         return SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
 
     def _open(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph | None:
@@ -202,45 +201,36 @@ class Staged:
         source = self.source() if self.opens() else None
         if not isinstance(source, DynamicShapeSource) or not self._goes_on(stage):
             return None
-        key, refused = stage.key(frame), False
+        key, body, refused = stage.key(frame), stage.body.info.id, False
         for form in stage.parts.forms(key):
             plan: SubgraphPlan | None = None
             start = time.perf_counter()
+            self.check()
             try:
                 with limited(self.operators, self.deadline), open_sizes(form.dims) as known:
                     assert known is not None
                     entries = entries_of(stage.reads, frame, key, form.numbers(known.symbols))
-                    plan = self._plan_open(source, stage, entries)
-                    executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
-                    formulas = formulas_of(plan.constants)
+                    found = source.plan_open(body, stage.todo, stage.frozen, entries)
+                    if more := found.learned - stage.frozen:
+                        raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
+                    _check_progress(stage, found)
+                    plan = found
+                    part, formulas = self._assembled(stage, plan, start), formulas_of(plan.constants)
             except Exception as e:  # no reason for a call to fail
                 self.check()
-                bugs.note(e, f"{stage.body.info.id} is compiled for each size")
+                bugs.note(e, f"{body} is compiled for each size")
                 why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
-                log.info("%s: no program for all sizes of %s: %s", stage.body.info.id, form, why)
+                log.info("%s: no program for all sizes of %s: %s", body, form, why)
                 refused = True
                 if plan is not None:  # the operators do not ask for more than there is to know
                     break
                 continue
-            following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
-            part = SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
             stage.parts.saw(key)
             stage.parts.widen(OpenPart(key, form, part, formulas))
             return stage.parts.served(key)
         if refused:
             stage.parts.refused(key)
         return None
-
-    def _plan_open(self, source: DynamicShapeSource, stage: Subgraph, entries: dict[str, Entry]) -> SubgraphPlan:
-        """What is made of a stage while sizes are open."""
-        self.check()
-        body = stage.body.info.id
-        plan = source.plan_open(body, stage.todo, stage.frozen, entries)
-        if more := plan.learned - stage.frozen:
-            raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
-        if not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
-            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
-        return plan
 
     def _goes_on(self, stage: Subgraph) -> bool:
         """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
@@ -308,6 +298,18 @@ class Staged:
         for name, result in zip(action.outputs, results, strict=False):
             if name:
                 frame.values[name] = result
+
+
+def _entries(stage: Subgraph, frame: Frame) -> dict[str, Entry]:
+    """What a subgraph reads, as far as it is there."""
+    return {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
+
+
+def _check_progress(stage: Subgraph, plan: SubgraphPlan) -> None:
+    if plan.todo and not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
+        raise CompileError(
+            "this part of the model does not get any further", stage="specialize", operator=stage.body.info.id
+        )
 
 
 class RunProfiler:
