@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -201,8 +200,7 @@ class Compiler:
         if not symbols_of(module):
             return call_of(graph.layout, None if made is None else compile_graph(made, self.settings.options))
         call = GraphVersions(module, partial(self._program, module), self._judge_open)
-        if set(symbols_of(module)) <= set(hints):
-            call.prepare({s: sympy.sympify(v) for s, v in hints.items()})  # ahead, so that errors are raised here
+        call.prepare(hints)  # so that errors are raised here
         return call
 
     def _program(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> tuple[FxGraph, Executable | None]:
@@ -225,28 +223,16 @@ class Compiler:
                 hint="torch.compile(dynamic=False), or options={'fallback': True}: programs for the sizes of calls",
             ) from error
         for f, line in zip(failures, lines, strict=True):
-            if (key := f"{f.operator} of all sizes") not in _reported:
-                _reported.add(key)
-                warnings.warn(
-                    f"tilewright has no program for all sizes at once, and makes one for the sizes of each call, "
-                    f"because of {line}; options={{'fallback': False}} makes this an error",
-                    stacklevel=2,
-                )
+            text = "tilewright has no program for all sizes at once, and makes one for the sizes of each call"
+            _warn_once(f"{f.operator} of all sizes", f"{text}, because of {line}")
 
     def _judge(self, failures: Sequence[ImportFailure]) -> None:
         """Report operators that PyTorch runs, each once; UnsupportedError if they may not."""
         if failures and not self.settings.fallback:
             raise report(failures)
         for f in failures:
-            if f.operator not in _reported:
-                _reported.add(f.operator)
-                why = f" {f.reason}" if f.reason else ""
-                where = f" ({f.place})" if f.place else ""
-                warnings.warn(
-                    f"{f.operator}{why} is not supported by tilewright and runs in PyTorch{where}; "
-                    "options={'fallback': False} makes this an error",
-                    stacklevel=2,
-                )
+            why, where = f" {f.reason}" if f.reason else "", f" ({f.place})" if f.place else ""
+            _warn_once(f.operator, f"{f.operator}{why} is not supported by tilewright and runs in PyTorch{where}")
 
     def _in_parts(self, module: torch.fx.GraphModule, failed: set[torch.fx.Node]) -> Call:
         whole, names = cut(module, failed)
@@ -276,6 +262,12 @@ class _Part(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         made = self.call(list(args))
         return made[0] if self.single else made
+
+
+def _warn_once(key: str, text: str) -> None:
+    if key not in _reported:
+        _reported.add(key)
+        warnings.warn(f"{text}; options={{'fallback': False}} makes this an error", stacklevel=3)
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -103,7 +103,7 @@ class GraphVersions:
         self._versions: Versions[Sizes, Call, DynamicShapeProgram] = Versions(
             Limits(MOST_VERSIONS), bind=self._bind, most=MOST_VERSIONS, bound=MOST_CALLS
         )
-        self._calls = self._versions.bound
+        self._bound = self._versions.bound
         self._boxed_call = True  # of the object: PyTorch's wrappers copy what it has
         self._ranges: Mapping[Any, Any] | None = None
         self._first: Mapping[Any, Any] | None = None
@@ -113,49 +113,42 @@ class GraphVersions:
         self._tried: list[set[Any]] = []  # without success
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        sizes = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
-        call = self._calls.get(sizes)
-        return (self.call(sizes) if call is None else call)(args)
+        key = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
+        return (self._bound.get(key) or self._versions.used(key) or self._call(key))(args)
 
-    def call(self, key: Sizes) -> Call:
-        """The call for some sizes of the symbols, by the latest open version that takes them, or by a fixed one."""
-        if (found := self._versions.used(key)) is not None:
-            return found
+    def prepare(self, hints: Mapping[Any, Any]) -> None:
+        """Make an open version for sizes of symbols, ahead of the first call."""
+        if set(self._symbols) <= set(hints):
+            key = tuple(hints[s] for s in self._symbols)
+            self._versions.obtain(key, lambda: self._wider(self._note(key)))
+
+    def _call(self, key: Sizes) -> Any:
+        """The call for sizes of symbols that are new, by an open version if one can take them."""
         with making():
-            found = self._versions.used(key)
-            if found is None:
-                sizes = self._numbers(key)
-                self.prepare(sizes)
-                found = self._versions.served(key)
-            if found is None:
-                graph, executable = self._make(sizes)
-                found = call_of(graph.layout, executable)
-                self._versions.keep(key, found)
-        return found
+            sizes = self._note(key)
+            return self._versions.obtain(key, lambda: self._wider(sizes), lambda: self._fixed(sizes))
 
-    def prepare(self, sizes: Mapping[Any, Any]) -> None:
-        """Make an open version for some sizes of the symbols, if there is none that takes them, and can be one."""
-        with making():
-            self._note(sizes)
-            taken = any(p.takes(sizes) for p in self._versions.open)
-            if not taken and (program := self._wider(sizes)) is not None:
-                self._versions.widen(program)
-
-    def _numbers(self, key: Sizes) -> Mapping[Any, Any]:
-        """The sizes by symbol, as SymPy has them."""
-        return {s: sympy.sympify(v) for s, v in zip(self._symbols, key, strict=True)}
+    def _fixed(self, sizes: Mapping[Any, Any]) -> Call:
+        graph, executable = self._make(sizes)
+        return call_of(graph.layout, executable)
 
     def _bind(self, program: DynamicShapeProgram, key: Sizes) -> Call | None:
         sizes = self._numbers(key)
         return program.call(sizes) if program.takes(sizes) else None
 
-    def _note(self, sizes: Mapping[Any, Any]) -> None:
-        """Which symbols have changed since the first call, and which have been equal in every call."""
+    def _numbers(self, key: Sizes) -> Mapping[Any, Any]:
+        """The sizes by symbol, as SymPy has them."""
+        return {s: sympy.sympify(v) for s, v in zip(self._symbols, key, strict=True)}
+
+    def _note(self, key: Sizes) -> Mapping[Any, Any]:
+        """The sizes by symbol, and a note of which have changed since the first call, and which were always equal."""
+        sizes = self._numbers(key)
         if self._first is None:
             self._first = sizes
         self._moving |= {s for s, n in sizes.items() if n != self._first[s]}
         classes: dict[tuple[Any, Any], int] = {}
         self._equal = {s: classes.setdefault((self._equal.get(s), n), len(classes)) for s, n in sizes.items()}
+        return sizes
 
     def _wider(self, sizes: Mapping[Any, Any]) -> DynamicShapeProgram | None:
         """A program for these sizes and all that were served before; None if there can be none."""

@@ -82,17 +82,21 @@ class Versions(OrderedDict[K, V], Generic[K, V, R]):
         limits: Limits,
         nbytes: Callable[[V], int] = lambda version: 0,
         bind: Callable[[R, K], V | None] = lambda version, key: None,
+        covers: Callable[[R, R], bool] = lambda version, other: False,
+        drop: Callable[[R], None] = lambda version: None,
         most: int = 1024,
         bound: int = BOUND,
     ) -> None:
-        """`nbytes` says what a fixed version takes; `bind` makes of an open one the version of a key, None if it does
-        not take that. Of open versions the `most` latest are kept, and `bound` keys that they serve."""
+        """`nbytes` says what a fixed version takes. `bind` makes of an open one the version of a key, None if it does
+        not take that; `covers` says whether one serves all that another one does, which is then dropped, as `drop`
+        does. The `most` latest open ones are kept, and `bound` keys that they serve."""
         super().__init__()
-        self.limits, self.nbytes, self._bind, self._most, self._most_bound = limits, nbytes, bind, most, bound
+        self.limits, self.nbytes, self._bind, self._covers, self._drop = limits, nbytes, bind, covers, drop
+        self._most, self._most_bound = most, bound
         self.open: list[R] = []
         #: open versions, bound to keys
         self.bound: dict[K, V] = {}
-        self._dropped: OrderedDict[int, None] = OrderedDict()
+        self._dropped: deque[int] = deque(maxlen=DROPPED)
 
     def used(self, key: K) -> V | None:
         """The fixed version of a key, which is now the one used last."""
@@ -113,6 +117,21 @@ class Versions(OrderedDict[K, V], Generic[K, V, R]):
                 self.bound[key] = found
         return found
 
+    def obtain(self, key: K, widen: Callable[[], R | None], make: Callable[[], V] | None = None) -> V | None:
+        """The version for a key. Where there is none, one thread makes it while others wait: an open one, if `widen`
+        can, else a fixed one by `make`."""
+        found = self.used(key) or self.served(key)
+        if found is None:
+            with making():
+                found = self.used(key) or self.served(key)
+                if found is None and (wider := widen()) is not None:
+                    self.widen(wider)
+                    found = self.served(key)
+                if found is None and make is not None:
+                    found = make()
+                    self.keep(key, found)
+        return found
+
     def keep(self, key: K, version: V) -> list[tuple[K, V]]:
         """Add a fixed version. Returns those that make room, the ones used longest ago."""
         self.pop(key, None)  # to the end; `move_to_end` of one that another thread drops meanwhile is an error
@@ -120,9 +139,7 @@ class Versions(OrderedDict[K, V], Generic[K, V, R]):
         gone = []
         while self.full():
             gone.append(self.popitem(last=False))
-            self._dropped[hash(gone[-1][0])] = None
-            while len(self._dropped) > DROPPED:
-                self._dropped.popitem(last=False)
+            self._dropped.append(hash(gone[-1][0]))
         return gone
 
     def full(self, more: int = 0) -> bool:
@@ -136,14 +153,15 @@ class Versions(OrderedDict[K, V], Generic[K, V, R]):
         """Whether a version of this key was dropped before."""
         return hash(key) in self._dropped
 
-    def widen(self, version: R, replaces: Callable[[R], bool] = lambda other: False) -> list[R]:
-        """Add an open version. Returns those that it `replaces`."""
-        gone = [o for o in self.open if replaces(o)]
-        kept = [version, *(o for o in self.open if o not in gone)]
-        self.open = kept[: self._most]
-        if len(self.open) < len(kept) or gone:
+    def widen(self, version: R) -> None:
+        """Add an open version. Those that serve no more than it does go."""
+        others = [(o, self._covers(version, o)) for o in self.open]
+        kept = [version, *(o for o, covered in others if not covered)]
+        self.open, gone = kept[: self._most], [*kept[self._most :], *(o for o, covered in others if covered)]
+        if gone:
             self.bound.clear()
-        return gone
+        for o in gone:
+            self._drop(o)
 
 
 class Demand(Generic[K]):
@@ -151,9 +169,9 @@ class Demand(Generic[K]):
     called last."""
 
     def __init__(self, calls: int, most: int) -> None:
-        self.calls, self.most = calls, most
+        self.calls = calls
         self._clock = itertools.count(1)
-        self.times: OrderedDict[K, deque[int]] = OrderedDict()
+        self.times: Versions[K, deque[int], None] = Versions(Limits(most))
 
     def now(self) -> int:
         """A number that is larger in every call."""
@@ -163,10 +181,7 @@ class Demand(Generic[K]):
         """Count a call; whether it was called often enough for a version of its own."""
         times = self.times.get(key)
         if times is None:
-            times = self.times[key] = deque(maxlen=self.calls)
-            while len(self.times) > self.most:
-                with suppress(KeyError):  # another thread may have been faster
-                    self.times.popitem(last=False)
+            self.times.keep(key, times := deque(maxlen=self.calls))
         times.append(self.now())
         return len(times) == self.calls
 

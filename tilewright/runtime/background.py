@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,17 +70,20 @@ class Stopped(Exception):
     """The program is not needed any more."""
 
 
+@dataclass
 class Special:
-    """A program for one size."""
+    """A program for one size. `nbytes`: of its arena, its code, and the weights that the program for all sizes does not
+    have in this layout; `last`: when it was called last."""
 
-    def __init__(self, executable: Executable, sizes: dict[str, int], nbytes: int, seconds: float) -> None:
-        self.executable, self.sizes = executable, sizes
-        #: of its arena, its code, and the weights that the program for all sizes does not have in this layout
-        self.nbytes = nbytes
-        self.seconds, self.calls, self.last = seconds, 0, 0
+    executable: Executable
+    sizes: dict[str, int]
+    nbytes: int
+    seconds: float
+    last: int
+    calls: int = 0
 
     def __str__(self) -> str:
-        return ", ".join(f"{n} {k}" for n, k in self.sizes.items())
+        return _text(self.sizes)
 
 
 class Background:
@@ -168,9 +171,6 @@ class Background:
             self._changed.notify_all()
             return None
 
-    def by_name(self, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-        return {t.name: s for t, s in zip(self.inputs, shapes, strict=True)}
-
     def install(self, shapes: Shapes, package: Package, begin: float) -> None:
         """Load a program and let the next call of its size have it."""
         sizes = self._sizes(shapes)
@@ -180,11 +180,11 @@ class Background:
         with executable._between_calls():
             pass  # its memory and threads are there before the first call
         memory = executable.memory
-        special = Special(executable, sizes, own + memory.arena + memory.code, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
         with self._changed:
             if self._stopped:
                 return
-            special.last = self._demand.now()
+            special = Special(executable, sizes, own + memory.arena + memory.code, seconds, self._demand.now())
             dropped = self._programs.keep(shapes, special)
             self._demand.met(shapes)
             self._failures = 0
@@ -239,7 +239,7 @@ class Background:
             level,
             "%s: there is no program for %s alone, the one for all sizes goes on serving it: %s%s",
             self.name,
-            ", ".join(f"{n} {k}" for n, k in self._sizes(shapes).items()),
+            _text(self._sizes(shapes)),
             why,
             "; no more are tried" if over else "",
         )
@@ -304,6 +304,10 @@ def shapes_of(infos: Sequence[TensorInfo], args: tuple[Any, ...]) -> Shapes | No
         return None
 
 
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {k}" for n, k in sizes.items())
+
+
 def sizes_of_inputs(program: Program) -> SizeTable:
     """The sizes of an open program, of the inputs that callers have: not of the key of random numbers."""
     assert program.open is not None
@@ -327,7 +331,8 @@ def _work(ref: weakref.ref[Background], maker: BackgroundCompiler) -> None:
             shapes = background.next() if background is not None else None
             if background is None or shapes is None:
                 return
-            named, begin = background.by_name(shapes), time.perf_counter()
+            named = {t.name: s for t, s in zip(background.inputs, shapes, strict=True)}
+            begin = time.perf_counter()
             background = None  # it may go meanwhile
             found: Package | BaseException
             try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,44 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tilewright")
 #: programs that an error lists
 SHOWN = 16
-
-
-@dataclass(frozen=True)
-class WholeModel:
-    """A fixed version of the first subgraph that is all of the model: calls of its shapes go straight to it. `feeds`
-    are the arguments that it takes, in its order."""
-
-    stage: Subgraph
-    key: tuple[Any, ...]
-    part: SpecializedSubgraph
-    names: tuple[str, ...]
-    feeds: tuple[int, ...]
-
-    @staticmethod
-    def of(run: DynamicExecutable, given: Mapping[str, Any]) -> WholeModel | None:
-        """For arguments by name in the order of the inputs; None where more than a program is needed for them: values
-        that decide shapes, operators on the host, several parts, inputs that are no arrays."""
-        body, names = run.staged.bodies.get("main"), tuple(given)
-        stage = None if body is None else body.first
-        if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
-            return None
-        part = stage.parts.get(key := stage.key(Frame(dict(given))))
-        if part is None or part.executable is None or part.actions or part.following is not None:
-            return None
-        outputs = [part.results.get(n) for n in body.info.outputs]
-        whole = outputs == [["out", i] for i in range(len(part.executable.outputs))]
-        if not whole or any(n not in given for n in part.feeds):
-            return None
-        return WholeModel(stage, key, part, names, tuple(map(names.index, part.feeds)))
-
-    def __call__(self, *args: Any, out: Any) -> list[np.ndarray] | None:
-        """The outputs; None or InputError where these are not the arguments that it takes, or outputs are given."""
-        if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self.names):
-            args = tuple(map(args[0].get, self.names))
-        if len(args) != len(self.names) or out is not None:
-            return None
-        self.part.runs += 1
-        return self.part.executable(*[args[i] for i in self.feeds])  # type: ignore[misc]
+#: a program that takes the arguments of calls as they are
+Version = Callable[..., list[Any] | None]
 
 
 class DynamicExecutable(Copyable):
@@ -120,8 +83,8 @@ class DynamicExecutable(Copyable):
         self.compiled = 0
         self._warned = False
         #: what calls with inputs of some shapes go straight to, as long as no version is made or dropped
-        self._direct: dict[Shapes, WholeModel | OpenExecutable] = {}
-        self._last: WholeModel | OpenExecutable | None = None
+        self._direct: dict[Shapes, Version] = {}
+        self._last: SpecializedSubgraph | None = None
         #: makes the programs for all sizes, which serve what there is no fixed version for; None where none are made
         self.opening: Opening | None = None
 
@@ -137,10 +100,6 @@ class DynamicExecutable(Copyable):
         """
         args = arrays.with_named(self.inputs, args, named) if named else args  # type: ignore[arg-type]
         if self._direct and (version := self._direct.get(shapes_of(self.inputs, args) or ())) is not None:  # type: ignore[arg-type]
-            if version is not self._last:
-                self._last = version
-                if isinstance(version, WholeModel):
-                    version.stage.parts.used(version.key)
             try:
                 if (found := version(*args, out=out)) is not None:
                     return found
@@ -151,20 +110,48 @@ class DynamicExecutable(Copyable):
         if out is not None:
             return arrays.copy_outputs(out, self.outputs, results, given.values())
         if self.buckets is None:
-            self._go_directly(given, WholeModel.of(self, given))
+            self._go_directly(given, self._alone(given))
         return results
 
     def forget(self) -> None:
         """Versions were made or dropped: calls look again for the best."""
         self._direct.clear()
-        self._last = None
 
-    def _go_directly(self, given: Mapping[str, Any], version: WholeModel | OpenExecutable | None) -> None:
+    def _go_directly(self, given: Mapping[str, Any], version: Version | None) -> None:
         """Answer the next calls with inputs of these shapes by this version."""
         if version is not None:
             if len(self._direct) >= BOUND:
                 self._direct.clear()
             self._direct[tuple([given[t.name].shape for t in self.inputs])] = version
+
+    def _alone(self, given: Mapping[str, Any]) -> Version | None:
+        """The fixed version for inputs by name in order, where it is all that they need: no values that decide shapes,
+        no operators on the host, no other parts, no inputs that are no arrays. It gives None for other arguments."""
+        body, names = self.staged.bodies.get("main"), tuple(given)
+        stage = None if body is None else body.first
+        if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
+            return None
+        part = stage.parts.get(key := stage.key(Frame(dict(given))))
+        executable = None if part is None else part.executable
+        if part is None or executable is None or part.actions or part.following is not None:
+            return None
+        results, feeds = [part.results.get(n) for n in body.info.outputs], [n for n in part.feeds if n in names]
+        if results != [["out", i] for i in range(len(executable.outputs))] or len(feeds) < len(part.feeds):
+            return None
+        places, parts, count = tuple(map(names.index, feeds)), stage.parts, len(names)
+
+        def version(*args: Any, out: Any = None) -> list[np.ndarray] | None:
+            if len(args) == 1 and type(args[0]) is dict and len(args[0]) == count:
+                args = tuple(map(args[0].get, names))
+            if len(args) != count or out is not None:
+                return None
+            if self._last is not part:
+                self._last = part
+                parts.used(key)
+            part.runs += 1
+            return executable(*[args[i] for i in places])
+
+        return version
 
     def run(self, inputs: Any) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""

@@ -44,8 +44,9 @@ class Opening:
     def __init__(self, run: DynamicExecutable, compile: Callable[[dict[str, Any]], Any]) -> None:
         """`compile` makes the executable for the option `inputs`."""
         self.inputs, self.name, self.forget, self.compile = run.inputs, run.name, run.forget, compile
+        #: one that serves all sizes of another takes its place: it was made because they were too few
         self.versions: Versions[Shapes, OpenExecutable, OpenExecutable] = Versions(
-            Limits(0), bind=_takes, most=MOST_PROGRAMS
+            Limits(0), bind=_takes, covers=_covers, drop=self._drop
         )
         tensors = all(t.kind == "tensor" and t.shape is not None for t in run.inputs)
         #: nothing more is tried
@@ -63,38 +64,32 @@ class Opening:
         if self.refused and not self.programs:
             return None
         shapes = tuple([given[t.name].shape for t in self.inputs])
-        found = self.versions.served(shapes)
-        if found is None and not self.refused:
-            with making():
-                found = self.versions.served(shapes)
-                if found is None and not self.refused:
-                    self._make(shapes)
-                    found = self.versions.served(shapes)
-        return found
+        return self.versions.obtain(shapes, lambda: self._make(shapes))
 
     def prepare(self) -> None:
         """Make the program for usual sizes, before anything is called."""
         with making():
-            if not self.programs and not self.refused:
-                self._make(None)
+            if not self.programs and (made := self._make(None)) is not None:
+                self.versions.widen(made)
 
-    def _make(self, shapes: Shapes | None) -> None:
+    def _make(self, shapes: Shapes | None) -> OpenExecutable | None:
         """A program around these shapes, or around usual ones."""
+        if self.refused or len(self.programs) >= MOST_PROGRAMS:
+            return None
         wanted = self._ranges(shapes)
         if not any(isinstance(d, ChosenDim) for dims in wanted.values() for d in dims):
-            return
+            return None
         try:
-            made = self.compile(wanted)
+            made: OpenExecutable = self.compile(wanted)
         except TilewrightError as e:
             self._failed(e, shapes)
-            return
-        # One that serves all sizes of another takes its place: it was made because they were too few.
-        replaced = self.versions.widen(made, lambda other: _covers(made, other))
-        self.forget()
-        for program in replaced:
-            program.close()
-        self.refused = len(self.programs) == MOST_PROGRAMS
+            return None
         log.info("%s: compiled for all sizes of %s", self.name, ", ".join(map(str, made.sizes.dims)))
+        return made
+
+    def _drop(self, program: OpenExecutable) -> None:
+        self.forget()
+        program.close()
 
     def _failed(self, error: TilewrightError, shapes: Shapes | None) -> None:
         """There is no such program. Sizes that a model refuses say nothing about others."""

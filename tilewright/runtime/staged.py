@@ -95,13 +95,11 @@ class Staged:
                     self.bodies[name] = PartitionedBody(self.source().body(name))
         return self.bodies[name]
 
-    def stage(self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str]) -> Subgraph:
+    def _stage(self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str]) -> Subgraph:
         if (todo, frozen) not in body.stages:
-            with making():
-                if (todo, frozen) not in body.stages:
-                    reads = self.source().reads(body.info.id, todo)
-                    answers = sorted(frozen - set(reads))  # numbers that nodes asked for, without a name in the model
-                    self.add(body, todo, frozen, (*reads, *answers))
+            reads = self.source().reads(body.info.id, todo)
+            answers = sorted(frozen - set(reads))  # numbers that nodes asked for, without a name in the model
+            self.add(body, todo, frozen, (*reads, *answers))
         return body.stages[todo, frozen]
 
     def add(
@@ -115,7 +113,8 @@ class Staged:
     def first(self, body: PartitionedBody) -> Subgraph:
         """The subgraph that a run of this body begins with."""
         if body.first is None:
-            body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
+            with making():
+                body.first = self._stage(body, tuple(range(body.info.nodes)), frozenset())
         return body.first
 
     def has(self, name: str, values: Mapping[str, Entry]) -> bool:
@@ -131,23 +130,31 @@ class Staged:
             raise self.refuse(stage, frame)
         if found is None:
             with making():
-                found = self._found(stage, frame, ahead)
-                if found is None:
-                    found = (None if ahead else self._open(stage, frame)) or self._fixed(stage, frame)
-                    self.made(self, stage, found, frame)
+                found = self._found(stage, frame, ahead) or (None if ahead else self._open(stage, frame))
+                found = found or self._fixed(stage, frame)
+        assert found is not None
         return found
 
     def _found(self, stage: Subgraph, frame: Frame, ahead: bool) -> SpecializedSubgraph | None:
         key = stage.key(frame)
         return stage.parts.used(key) or (None if ahead else stage.parts.served(key))
 
-    def _fixed(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
-        """A version for these sizes alone."""
+    def _fixed(self, stage: Subgraph, frame: Frame, by_values: bool = True) -> SpecializedSubgraph | None:
+        """A version for these sizes alone; None where it would depend on values, unless it may (`by_values`)."""
+        start = time.perf_counter()
+        self.check()
+        entries = {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
         with limited(self.operators, self.deadline):
-            part = self.make(stage, frame)
+            plan = self.source().plan(stage.body.info.id, stage.todo, stage.frozen, entries)
+            if not by_values and (plan.learned or stage.frozen):
+                return None
+            stage.frozen |= plan.learned
+            _check_progress(stage, plan)
+            part = self._assembled(stage, plan, start)
         key = stage.key(frame)  # what making it learned is a part of it
         stage.parts.saw(key)
         stage.parts.keep(key, part)
+        self.made(self, stage, part, frame)
         return part
 
     def limits(self, first: bool) -> Limits:
@@ -169,30 +176,17 @@ class Staged:
             self._ahead.making = before
 
     def prepare(self, name: str, values: dict[str, Entry]) -> None:
-        """Make the first part of a body for arrays of these shapes; nothing if their values matter."""
+        """Make the first fixed version of a body for arrays of these shapes; nothing if their values matter."""
         with making():
             stage, frame = self.first(self.body(name)), Frame(values)
             if stage.key(frame) not in stage.parts:
-                self.check()
-                before = stage.frozen
-                with limited(self.operators, self.deadline):
-                    plan = self.source().plan(name, stage.todo, stage.frozen, _entries(stage, frame))
-                if not plan.learned and not before:
-                    self.part(stage, frame)
-
-    def make(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
-        start = time.perf_counter()
-        self.check()
-        plan = self.source().plan(stage.body.info.id, stage.todo, stage.frozen, _entries(stage, frame))
-        stage.frozen |= plan.learned
-        _check_progress(stage, plan)
-        return self._assembled(stage, plan, start)
+                self._fixed(stage, frame, by_values=False)
 
     def _assembled(self, stage: Subgraph, plan: SubgraphPlan, start: float) -> SpecializedSubgraph:
         """The version that a plan leads to, which was begun at this time."""
         executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
         self.check()
-        following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
+        following = self._stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
         return SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
 
     def _open(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph | None:
@@ -227,6 +221,7 @@ class Staged:
                 continue
             stage.parts.saw(key)
             stage.parts.widen(OpenPart(key, form, part, formulas))
+            self.made(self, stage, part, frame)
             return stage.parts.served(key)
         if refused:
             stage.parts.refused(key)
@@ -298,11 +293,6 @@ class Staged:
         for name, result in zip(action.outputs, results, strict=False):
             if name:
                 frame.values[name] = result
-
-
-def _entries(stage: Subgraph, frame: Frame) -> dict[str, Entry]:
-    """What a subgraph reads, as far as it is there."""
-    return {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
 
 
 def _check_progress(stage: Subgraph, plan: SubgraphPlan) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 
-from tilewright.program.versions import Demand, Limits, Versions, making
+from tilewright.program.versions import Demand, Limits, Versions
 
 
 def test_the_one_used_longest_ago_goes():
@@ -28,15 +28,19 @@ def test_open_versions_serve_keys_and_replace_each_other():
         asked.append((version, key))
         return (version, key) if key <= version else None
 
-    kept = Versions(Limits(0), bind=bind, most=2, bound=3)
+    gone = []
+    kept = Versions(Limits(0), bind=bind, covers=lambda a, b: a > 2 * b, drop=gone.append, most=2, bound=3)
     assert kept.served(1) is None
-    assert kept.widen(10) == [] and kept.served(5) == kept.served(5) == (10, 5) and asked == [(10, 5)]
-    assert kept.widen(20) == [] and kept.served(5) == (10, 5), "what was bound stays"
+    kept.widen(10)
+    assert kept.served(5) == kept.served(5) == (10, 5) and asked == [(10, 5)]
+    kept.widen(20)
+    assert kept.served(5) == (10, 5), "what was bound stays"
     assert kept.served(6) == (20, 6) and kept.served(15) == (20, 15)
     assert kept.served(7) == (20, 7) and len(kept.bound) == 1, "no more are remembered than were asked for"
-    assert kept.widen(30, lambda other: other < 15) == [10] and kept.open == [30, 20] and not kept.bound
+    kept.widen(30)
+    assert gone == [10] and kept.open == [30, 20] and not kept.bound
     kept.widen(25)
-    assert kept.open == [25, 30] and kept.served(5) == (25, 5), "the latest two"
+    assert gone == [10, 20] and kept.open == [25, 30] and kept.served(5) == (25, 5), "the latest two"
 
 
 def test_what_is_called_often_enough():
@@ -47,19 +51,20 @@ def test_what_is_called_often_enough():
     assert list(demand.times) == ["d", "e"]
 
 
-def test_one_at_a_time_makes_versions():
-    kept, made, gate = Versions(Limits(8)), [], threading.Barrier(8)
+def test_one_thread_makes_a_version_and_others_wait():
+    kept = Versions(Limits(8), bind=lambda version, key: key if key in version else None)
+    made, gate = [], threading.Barrier(8)
 
-    def ask():
+    def ask(number):
         gate.wait()
-        with making():
-            if kept.used("key") is None:
-                made.append(1)
-                kept.keep("key", "version")
+        wider = None if number % 2 else range(10, 20)
+        key = 11 if number % 2 == 0 else 30
+        assert kept.obtain(key, lambda: wider, lambda: made.append(key) or key) == key
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert made == [1] and kept.used("key") == "version"
+    assert made == [30] and list(kept) == [30] and kept.open == [range(10, 20)]
+    assert kept.obtain(40, lambda: None) is None
