@@ -164,35 +164,28 @@ class Versions(OrderedDict[K, V], Generic[K, V, R]):
             self._drop(o)
 
 
-class Demand(Generic[K]):
-    """How often keys without a fixed version were called: the last `calls` times of each, of the `most` keys that were
-    called last."""
+class Demand(Versions[K, "deque[int]", None]):
+    """When keys without a fixed version were called: the last `calls` times, of the `most` keys that came last."""
 
     def __init__(self, calls: int, most: int) -> None:
-        self.calls = calls
-        self._clock = itertools.count(1)
-        self.times: Versions[K, deque[int], None] = Versions(Limits(most))
+        super().__init__(Limits(most))
+        self.calls, self._clock = calls, itertools.count(1)
 
     def now(self) -> int:
         """A number that is larger in every call."""
         return next(self._clock)
 
-    def called(self, key: K) -> bool:
-        """Count a call; whether it was called often enough for a version of its own."""
-        times = self.times.get(key)
+    def called(self, key: K) -> None:
+        """Count a call."""
+        times = self.get(key)
         if times is None:
-            self.times.keep(key, times := deque(maxlen=self.calls))
+            self.keep(key, times := deque(maxlen=self.calls))
         times.append(self.now())
-        return len(times) == self.calls
 
     def since(self, key: K) -> int:
-        """When the first of the calls was that are enough; 0 if there were fewer."""
-        times = self.times.get(key)
+        """When the first of the calls was that are enough for a version of its own; 0 if there were fewer."""
+        times = self.get(key)
         return times[0] if times and len(times) == self.calls else 0
-
-    def met(self, key: K) -> None:
-        """It has a version of its own now."""
-        self.times.pop(key, None)
 
 
 def _after_fork() -> None:

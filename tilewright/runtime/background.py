@@ -135,12 +135,14 @@ class Background:
         """A call of these shapes, which are right, was answered by the program for all sizes."""
         if shapes is None or self._stopped or shapes in self._failed:
             return
-        if self._demand.called(shapes) and shapes not in self._pending and self._due(shapes):
+        self._demand.called(shapes)
+        if shapes not in self._pending and self._due(shapes):
             self._ask(shapes)
 
     def _due(self, shapes: Shapes) -> bool:
         """Whether a size is worth a version, for which another one may have to go."""
-        return not self._programs.full(1) or self._demand.since(shapes) > min(p.last for p in self.programs())
+        since = self._demand.since(shapes)
+        return since > 0 and (not self._programs.full(1) or since > min(p.last for p in self.programs()))
 
     def _ask(self, shapes: Shapes) -> None:
         with self._changed:
@@ -186,7 +188,7 @@ class Background:
                 return
             special = Special(executable, sizes, own + memory.arena + memory.code, seconds, self._demand.now())
             dropped = self._programs.keep(shapes, special)
-            self._demand.met(shapes)
+            self._demand.pop(shapes, None)
             self._failures = 0
             kept = len(self._programs)
         log.info(

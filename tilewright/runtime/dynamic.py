@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..program.versions import BOUND
+from ..program.versions import BOUND, Limits, Versions
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
@@ -83,7 +84,7 @@ class DynamicExecutable(Copyable):
         self.compiled = 0
         self._warned = False
         #: what calls with inputs of some shapes go straight to, as long as no version is made or dropped
-        self._direct: dict[Shapes, Version] = {}
+        self._direct: Versions[Shapes, Version, None] = Versions(Limits(BOUND))
         self._last: SpecializedSubgraph | None = None
         #: makes the programs for all sizes, which serve what there is no fixed version for; None where none are made
         self.opening: Opening | None = None
@@ -109,20 +110,9 @@ class DynamicExecutable(Copyable):
         results = self._run(given)
         if out is not None:
             return arrays.copy_outputs(out, self.outputs, results, given.values())
-        if self.buckets is None:
-            self._go_directly(given, self._alone(given))
+        if self.buckets is None and (alone := self._alone(given)) is not None:
+            self._direct.keep(tuple([a.shape for a in given.values()]), alone)
         return results
-
-    def forget(self) -> None:
-        """Versions were made or dropped: calls look again for the best."""
-        self._direct.clear()
-
-    def _go_directly(self, given: Mapping[str, Any], version: Version | None) -> None:
-        """Answer the next calls with inputs of these shapes by this version."""
-        if version is not None:
-            if len(self._direct) >= BOUND:
-                self._direct.clear()
-            self._direct[tuple([given[t.name].shape for t in self.inputs])] = version
 
     def _alone(self, given: Mapping[str, Any]) -> Version | None:
         """The fixed version for inputs by name in order, where it is all that they need: no values that decide shapes,
@@ -153,6 +143,11 @@ class DynamicExecutable(Copyable):
 
         return version
 
+    def drop(self, program: OpenExecutable) -> None:
+        """Calls need this program no more: another one serves all that it does."""
+        self._direct.clear()
+        program.close()
+
     def run(self, inputs: Any) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
         return self(*arrays.spread(inputs))
@@ -162,8 +157,8 @@ class DynamicExecutable(Copyable):
         if self.opening is not None and times is None and not self.staged.has("main", given):
             program = self.opening.program_for(given)
             if program is not None:
-                results = program(*(given[t.name] for t in self.inputs))
-                self._go_directly(given, program)
+                results = program(*given.values())
+                self._direct.keep(tuple([a.shape for a in given.values()]), program)
                 return results
         if self.buckets is None:
             return self.staged.run("main", dict(given), None, times)
@@ -179,7 +174,7 @@ class DynamicExecutable(Copyable):
         missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
         if missing:
             raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
-        self.forget()
+        self._direct.clear()
         with self.staged.ahead():
             if all(isinstance(shapes.get(t.name), np.ndarray) for t in self.inputs):
                 self._run(self._bind((shapes,)))
@@ -240,35 +235,28 @@ class DynamicExecutable(Copyable):
             return [self._array(info, item) for item in value]
         if info.kind == "sequence":
             raise InputError(f"input {info.name!r} is a list of arrays, not a {type(value).__name__}", stage="run")
-        array = self._array(info, value)
-        if info.shape is None:
-            return array
-        fits = len(info.shape) == array.ndim
-        for axis, (d, n) in enumerate(zip(info.shape, array.shape, strict=False)):
-            if isinstance(d, int):
-                fits = fits and d == n
-            elif d is not None:
-                known, where = symbols.setdefault(d, (n, info.name))
-                if known != n:
-                    raise InputError(
-                        f"dimension {axis} of input {info.name!r} ({info}) is {n}, but {d} is {known} in {where!r}",
-                        stage="run",
-                    )
-        if not fits:
-            raise InputError(
-                f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
-                stage="run",
-                hint=f"expected inputs: {'; '.join(map(str, self.inputs))}",
-            )
+        array = self._array(info, value, info.shape)
+        for axis, (d, n) in enumerate(zip(info.shape or (), array.shape, strict=False)):
+            known, where = symbols.setdefault(d, (n, info.name)) if isinstance(d, str) else (n, "")
+            if known != n:
+                raise InputError(
+                    f"dimension {axis} of input {info.name!r} ({info}) is {n}, but {d} is {known} in {where!r}",
+                    stage="run",
+                )
         return array
 
-    def _array(self, info: DynamicInfo, value: object) -> np.ndarray:
+    def _array(self, info: DynamicInfo, value: object, shape: tuple[Any, ...] | None = None) -> np.ndarray:
         array = value if type(value) is np.ndarray else np.asarray(arrays.imported(value, info, self.inputs))  # type: ignore[arg-type]
-        if array.dtype != info.numpy_dtype:
+        same = array.dtype == info.numpy_dtype
+        fits = shape is None or len(shape) == array.ndim
+        if not (same and fits) or any(
+            type(d) is int and d != n for d, n in zip(shape or (), array.shape, strict=False)
+        ):
+            cast = f"dtypes are not converted silently: pass x.astype({str(info.numpy_dtype)!r}) if you mean that"
             raise InputError(
                 f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
                 stage="run",
-                hint=f"dtypes are not converted silently: pass x.astype({str(info.numpy_dtype)!r}) if you mean that",
+                hint=f"expected inputs: {'; '.join(map(str, self.inputs))}" if same else cast,
             )
         return array
 
@@ -288,7 +276,7 @@ class DynamicExecutable(Copyable):
 
     def _made(self, staged: Staged, stage: Subgraph, part: SpecializedSubgraph, frame: Frame) -> None:
         self.compiled += 1
-        self.forget()
+        self._direct.clear()
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
         if part.form:
             form = describe_form(stage, stage.parts.open[0])
@@ -437,15 +425,14 @@ def _then(part: SpecializedSubgraph) -> list[str]:
 
 def describe_form(stage: Subgraph, made: OpenPart) -> str:
     """``ids i64[1, d0], n i64[] = [d1] with d0:1..128, d1:1..512``"""
-    terms = iter(map(made.form.text, made.form.terms))
+    terms = map(made.form.text, made.form.terms)
     said = []
     for name, kind in zip(stage.reads, made.signature[1:], strict=True):
-        if not isinstance(kind, tuple) or kind[0] not in ("array", "value", "const"):
-            continue
-        what, dtype, shape = kind
-        dims = [next(terms) for _ in range(shape)] if what == "array" else shape
-        text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
-        said.append(text if what == "array" else f"{text} = [{', '.join(next(terms) for _ in range(prod(shape)))}]")
+        if isinstance(kind, tuple) and kind[0] in ("array", "value", "const"):
+            what, dtype, shape = kind
+            dims = list(islice(terms, shape)) if what == "array" else shape
+            text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
+            said.append(text if what == "array" else f"{text} = [{', '.join(islice(terms, prod(shape)))}]")
     return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
 
 
@@ -455,9 +442,8 @@ def describe(stage: Subgraph, frame: Frame) -> str:
 
 def describe_key(stage: Subgraph, key: tuple[Any, ...]) -> str:
     """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
-    entries = key[1:]
     said = []
-    for name, entry in zip(stage.reads, entries, strict=True):
+    for name, entry in zip(stage.reads, key[1:], strict=True):
         if not isinstance(entry, tuple) or entry[0] == "list":
             continue
         dtype, shape, value = entry

@@ -25,14 +25,28 @@ from ..support.dtypes import DTYPES, NUMPY
 from ..support.errors import UsageError
 from ..support.files import replacing
 from ..support.mapped_file import MappedFile
+from ..support.options import Options
 from ..targets import base
-from .executable import Executable
+from .executable import Executable, threads_of
+from .lazy import LazySource
 from .open_executable import OpenExecutable, make
 from .open_parts import OpenPart, SizePattern, Term
+from .opening import Opening
+from .parts import (
+    Action,
+    BodyInfo,
+    DynamicInfo,
+    EmbeddedConstant,
+    PartitionedBody,
+    SpecializedSubgraph,
+    StoredSource,
+    Subgraph,
+    SubgraphPlan,
+)
+from .pool import ConstantPool
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
-    from .parts import SpecializedSubgraph, Subgraph
     from .staged import Staged
 
 
@@ -131,8 +145,6 @@ class _Writer:
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
-        from .parts import EmbeddedConstant
-
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
         for e in entries:
@@ -229,13 +241,7 @@ class _Reader:
         self.arrays = [_array(weights, *where) for where in manifest["weights"]]
 
     def executable(self, threads: int | None) -> DynamicExecutable:
-        from ..support.options import Options
         from .dynamic import DynamicExecutable
-        from .executable import threads_of
-        from .lazy import LazySource
-        from .opening import Opening
-        from .parts import DynamicInfo, StoredSource
-        from .pool import ConstantPool
 
         d, pool = self.dynamic, ConstantPool()
         options = Options.restore({"specializations": d["limit"], **d["options"]})
@@ -274,8 +280,6 @@ class _Reader:
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .parts import BodyInfo, PartitionedBody
-
         made: dict[tuple[Any, ...], SpecializedSubgraph] = {}
         for b in self.dynamic["bodies"]:
             i = b["info"]
@@ -329,8 +333,6 @@ class _Reader:
         return made
 
     def part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> SpecializedSubgraph:
-        from .parts import Action, SpecializedSubgraph, SubgraphPlan
-
         executable = None if data["program"] is None else self.program(data["program"], threads, pool)
         actions = tuple(
             Action(
@@ -357,8 +359,6 @@ class _Reader:
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
     def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> Any:
-        from .parts import EmbeddedConstant
-
         if e[0] == "constant":
             return EmbeddedConstant(self.arrays[e[1]])
         if e[0] == "const":  # in files of before: by the part that it came from

@@ -43,10 +43,10 @@ class Opening:
 
     def __init__(self, run: DynamicExecutable, compile: Callable[[dict[str, Any]], Any]) -> None:
         """`compile` makes the executable for the option `inputs`."""
-        self.inputs, self.name, self.forget, self.compile = run.inputs, run.name, run.forget, compile
+        self.inputs, self.name, self.compile = run.inputs, run.name, compile
         #: one that serves all sizes of another takes its place: it was made because they were too few
         self.versions: Versions[Shapes, OpenExecutable, OpenExecutable] = Versions(
-            Limits(0), bind=_takes, covers=_covers, drop=self._drop
+            Limits(0), bind=_takes, covers=_covers, drop=run.drop
         )
         tensors = all(t.kind == "tensor" and t.shape is not None for t in run.inputs)
         #: nothing more is tried
@@ -86,10 +86,6 @@ class Opening:
             return None
         log.info("%s: compiled for all sizes of %s", self.name, ", ".join(map(str, made.sizes.dims)))
         return made
-
-    def _drop(self, program: OpenExecutable) -> None:
-        self.forget()
-        program.close()
 
     def _failed(self, error: TilewrightError, shapes: Shapes | None) -> None:
         """There is no such program. Sizes that a model refuses say nothing about others."""

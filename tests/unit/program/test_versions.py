@@ -45,10 +45,12 @@ def test_open_versions_serve_keys_and_replace_each_other():
 
 def test_what_is_called_often_enough():
     demand = Demand(3, most=2)
-    assert [demand.called(k) for k in "abaa"] == [False, False, False, True] and demand.called("a")
-    assert demand.since("b") == demand.since("c") == 0 and demand.since("a") == 3
-    demand.called("c"), demand.met("c"), demand.called("d"), demand.called("e")
-    assert list(demand.times) == ["d", "e"]
+    for key, since in zip("abaaa", (0, 0, 0, 1, 3), strict=True):
+        demand.called(key)
+        assert demand.since(key) == since
+    assert demand.since("b") == demand.since("c") == 0
+    demand.called("c"), demand.called("d")
+    assert list(demand) == ["c", "d"]
 
 
 def test_one_thread_makes_a_version_and_others_wait():
