@@ -6,7 +6,7 @@ there is neither, one is made: by the thread that calls, while others that need 
 background, once a key has been called often enough (`Demand`), while an open version serves the calls.
 
 How versions are made is the matter of those who have them: `runtime/staged.py` (subgraphs),
-`runtime/opening.py` (models whose dimensions have no ranges), `runtime/background.py` (in another process),
+`runtime/open_versions.py` (models whose dimensions have no ranges), `runtime/background.py` (in another process),
 `compat/torch_open.py` (PyTorch's graphs).
 What a program computes for each combination of sizes, beside its code, is kept in the same way.
 """

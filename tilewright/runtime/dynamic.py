@@ -38,7 +38,7 @@ from .staged import RunProfiler, Staged
 
 if TYPE_CHECKING:
     from ..support.options import Options
-    from .opening import Opening
+    from .open_versions import OpenVersions
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
@@ -87,7 +87,7 @@ class DynamicExecutable(Copyable):
         self._direct: Versions[Shapes, Version, None] = Versions(Limits(BOUND))
         self._last: SpecializedSubgraph | None = None
         #: makes the programs for all sizes, which serve what there is no fixed version for; None where none are made
-        self.opening: Opening | None = None
+        self.open_versions: OpenVersions | None = None
 
     # ---- running ----
 
@@ -154,8 +154,8 @@ class DynamicExecutable(Copyable):
 
     def _run(self, given: Mapping[str, Any], times: RunProfiler | None = None) -> list[Any]:
         """The outputs for inputs by name, which are padded and cut where there are buckets."""
-        if self.opening is not None and times is None and not self.staged.has("main", given):
-            program = self.opening.program_for(given)
+        if self.open_versions is not None and times is None and not self.staged.has("main", given):
+            program = self.open_versions.program_for(given)
             if program is not None:
                 results = program(*given.values())
                 self._direct.keep(tuple([a.shape for a in given.values()]), program)
@@ -209,8 +209,8 @@ class DynamicExecutable(Copyable):
         check_repeats(repeats)
         times = RunProfiler(repeats)
         given = self._bind(arrays.spread(inputs))
-        if self.opening is not None and not self.staged.has("main", given):
-            program = self.opening.program_for(given)
+        if self.open_versions is not None and not self.staged.has("main", given):
+            program = self.open_versions.program_for(given)
             if program is not None:
                 return program.profile([given[t.name] for t in self.inputs], repeats)
         with self.staged.ahead():  # programs for these sizes are measured
@@ -262,11 +262,11 @@ class DynamicExecutable(Copyable):
 
     def _refused(self, stage: Subgraph, frame: Frame) -> InputError:
         """What a call ends in that has no program, where none is made in calls."""
-        there = [describe_key(stage, key) or "()" for key in list(stage.parts)]
+        wanted, *there = [describe_key(stage, key) or "()" for key in (stage.key(frame), *stage.parts)]
         more = f"; {len(there) - SHOWN} more" if len(there) > SHOWN else ""
         shown = f"there are programs for {'; '.join(there[-SHOWN:])}{more}" if there else "there is none"
         return InputError(
-            f"there is no program for {describe(stage, frame) or '()'}, and specialize='never' compiles none in a call",
+            f"there is no program for {wanted}, and specialize='never' compiles none in a call",
             stage="run",
             operator=None if stage.body.info.id == "main" else stage.body.info.id,
             hint=f"{shown}; compile ahead with `specialize` (given arrays, it makes all that such a run needs)",
@@ -282,7 +282,7 @@ class DynamicExecutable(Copyable):
             form = describe_form(stage, stage.parts.open[0])
             log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, form)
             return
-        shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"
+        shapes, kept = describe_key(stage, stage.key(frame)) or "()", f"{len(stage.parts)} kept"
         log.info("%sspecialized for %s in %.2f s (%s)", what, shapes, part.seconds, kept)
         if stage.parts.again(stage.key(frame)) and not self._warned:
             self._warned = True
@@ -312,7 +312,7 @@ class DynamicExecutable(Copyable):
     @property
     def programs(self) -> list[OpenExecutable]:
         """The programs for all sizes, the latest first."""
-        return self.opening.programs if self.opening is not None else []
+        return self.open_versions.programs if self.open_versions is not None else []
 
     @property
     def arguments(self) -> list[Any]:
@@ -343,17 +343,15 @@ class DynamicExecutable(Copyable):
         memory = self.memory
         lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process"]
         lines += [f"weights {size(memory.weights)} (shared), code {size(memory.code)}, arenas {size(memory.arena)}"]
-        for stage, key, part in parts:
+        every = [(s, describe_key(s, key), p, f"run {p.runs} times") for s, key, p in parts]
+        every += [(s, describe_form(s, v), v.part, f"for {v.served} sizes so far") for s, v in self.open_parts()]
+        for stage, sizes, part, use in every:
             calls = part.executable.package.program.calls if part.executable is not None else ()
-            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_key(stage, key)}"]
-            lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, run {part.runs} times"]
-            lines += _then(part)
-        for stage, made in self.open_parts():
-            calls = made.part.executable.package.program.calls if made.part.executable is not None else ()
-            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_form(stage, made)}"]
-            lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
-            lines += _then(made.part)
-        lines += self.opening.describe() if self.opening is not None else []
+            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {sizes}"]
+            lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, {use}"]
+            lines += [f"  then {a.kind} {a.name}" for a in part.actions]
+            lines += [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
+        lines += self.open_versions.describe() if self.open_versions is not None else []
         return NotebookText("\n".join(lines))
 
     def facts(self) -> dict[str, Any]:
@@ -417,12 +415,6 @@ def _static(info: DynamicInfo) -> bool:
     return info.kind == "tensor" and info.shape is not None and all(isinstance(d, int) for d in info.shape)
 
 
-def _then(part: SpecializedSubgraph) -> list[str]:
-    """What follows a part."""
-    after = [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
-    return [*(f"  then {a.kind} {a.name}" for a in part.actions), *after]
-
-
 def describe_form(stage: Subgraph, made: OpenPart) -> str:
     """``ids i64[1, d0], n i64[] = [d1] with d0:1..128, d1:1..512``"""
     terms = map(made.form.text, made.form.terms)
@@ -434,10 +426,6 @@ def describe_form(stage: Subgraph, made: OpenPart) -> str:
             text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
             said.append(text if what == "array" else f"{text} = [{', '.join(islice(terms, prod(shape)))}]")
     return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
-
-
-def describe(stage: Subgraph, frame: Frame) -> str:
-    return describe_key(stage, stage.key(frame))
 
 
 def describe_key(stage: Subgraph, key: tuple[Any, ...]) -> str:

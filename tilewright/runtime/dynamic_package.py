@@ -31,7 +31,7 @@ from .executable import Executable, threads_of
 from .lazy import LazySource
 from .open_executable import OpenExecutable, make
 from .open_parts import OpenPart, SizePattern, Term
-from .opening import Opening
+from .open_versions import OpenVersions
 from .parts import (
     Action,
     BodyInfo,
@@ -270,10 +270,10 @@ class _Reader:
         executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
         if options.specialize in ("open", "background") and not options.buckets:
-            executable.opening = opening = Opening(executable, lazy.open)
-            opening.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
+            executable.open_versions = open_versions = OpenVersions(executable, lazy.open)
+            open_versions.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
             if options.specialize == "background":
-                for program in opening.programs:
+                for program in open_versions.programs:
                     lazy.beside(program)
         self.bodies(executable.staged, threads, pool)
         return executable

@@ -229,7 +229,7 @@ class Staged:
 
     def _goes_on(self, stage: Subgraph) -> bool:
         """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
-        fixed versions are made (`Opening` has the open ones)."""
+        fixed versions are made (`OpenVersions` has the open ones)."""
         if not stage.first or stage.body.info.id != "main":
             return True
         return any(

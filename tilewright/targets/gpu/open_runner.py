@@ -189,14 +189,12 @@ class OpenGpuContext(GpuContext):
 
     def grow_scratch(self, nbytes: int) -> None:
         if nbytes > self.bytes["scratch"][0]:
-            now = self.now
             self.kept.clear()
-            self.scratch, self.bytes["scratch"] = None, [-1]
+            self.scratch = None
             self.scratch = self.device.allocate(nbytes) if nbytes else None
             self.bytes["scratch"][0] = nbytes
-            assert now is not None
-            now.recordings.clear()
-            self.kept[tuple(now.sizes.values())] = now
+            self.size.recordings.clear()
+            self.kept[tuple(self.size.sizes.values())] = self.size
 
     def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, BufferSlice]:
         """The tables of kernels, one behind the other in a buffer of the device."""

@@ -35,7 +35,7 @@ BATCH, IMAGE, LENGTH = (64, 8), (1024, 32), (4096, 64)
 MOST_PROGRAMS, MOST_REFUSALS = 8, 2
 
 
-class Opening:
+class OpenVersions:
     """Makes the open versions of a `DynamicExecutable`: one program for all sizes, and more for sizes that it does not
     serve, such as those beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all
     sizes at once, nothing is served here: a program is then made for each size, in its call.
@@ -95,16 +95,12 @@ class Opening:
         # Of usual sizes it is not known that the model takes them, so a call's are tried, where the import failed.
         final = shapes is not None or error.run_time or error.stage not in (None, "import", "specialize")
         self.refused = self._refusals >= MOST_REFUSALS or (final and not self.programs)
-        level, what = (
-            logging.WARNING,
-            "cannot be compiled for all sizes at once, so each new size is compiled in its call",
-        )
+        warn = self.refused and not (error.run_time or self._warned)
+        self._warned |= warn
+        what = "cannot be compiled for all sizes at once, so each new size is compiled in its call"
         if error.run_time:
-            level, what = logging.INFO, "runs in parts, which are compiled when it is called"
-        elif not self.refused or self._warned:
-            level = logging.INFO
-        self._warned |= level == logging.WARNING
-        log.log(level, "%s: %s: %s", self.name, what, error.message)
+            what = "runs in parts, which are compiled when it is called"
+        log.log(logging.WARNING if warn else logging.INFO, "%s: %s: %s", self.name, what, error.message)
 
     def _ranges(self, shapes: Shapes | None) -> dict[str, tuple[Any, ...]]:
         """The option `inputs`: known sizes, and a range for each open one that holds these shapes and all before."""
@@ -225,4 +221,4 @@ def _identifier(name: str, names: dict[Any, str]) -> str:
     return names[name]
 
 
-__all__ = ["Opening"]
+__all__ = ["OpenVersions"]
