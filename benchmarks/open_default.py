@@ -125,7 +125,7 @@ def measure(name: str, folder: Path, turns: int, burst: float) -> dict[str, Any]
     begin = cpu_seconds()
     run = tw.compile(path, threads=1)
     found: dict[str, Any] = {"model": name, "compile_s": cpu_seconds() - begin, "sizes": []}
-    found["ranges"] = [str(d) for p in run.opening.programs for d in p.sizes.dims]  # type: ignore[union-attr]
+    found["ranges"] = [str(d) for p in run.open_versions.programs for d in p.sizes.dims]  # type: ignore[union-attr]
     options = SessionOptions()
     options.intra_op_num_threads = 1
     own = InferenceSession(path, options)

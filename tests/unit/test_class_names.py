@@ -12,7 +12,7 @@ PACKAGE = Path(tilewright.__file__).parent
 KNOWN = {
     2: (
         "Access Builder Call Chain Dim Instruction Layout Machine Memory Operand Part Places Product Reader Registers "
-        "Result Shape Split Stage State Sum Target Tensor Told Value Window"
+        "Result Shape Split Stage State Sum Target Tensor Value Window"
     ),
     3: ("Axis Block Form Step Tile"),
     4: ("Sizes"),

@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-import sympy
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -34,8 +33,8 @@ from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..support.sizes import current
-from .torch_calls import BySize, Call, FrozenCall, boxed, call_of
-from .torch_open import MOST_CALLS, DynamicShapesUnsupported, OpenPrograms
+from .torch_calls import Call, FrozenCall, boxed, call_of
+from .torch_open import DynamicShapesUnsupported, GraphVersions
 from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here
@@ -199,12 +198,9 @@ class Compiler:
             self._judge(walk.failures)
             return self._in_parts(module, walk.failed)
         if not symbols_of(module):
-            return _call(graph, None if made is None else compile_graph(made, self.settings.options))
-        by_size = BySize(module, lambda sizes: _call(*self._program(module, sizes)))
-        programs = OpenPrograms(module, partial(self._program, module), by_size, self._judge_open)
-        call = BySize(module, programs.call, MOST_CALLS)
-        if set(symbols_of(module)) <= set(hints):
-            programs.call({s: sympy.sympify(v) for s, v in hints.items()})  # ahead, so that errors are raised here
+            return call_of(graph.layout, None if made is None else compile_graph(made, self.settings.options))
+        call = GraphVersions(module, partial(self._program, module), self._judge_open)
+        call.prepare(hints)  # so that errors are raised here
         return call
 
     def _program(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> tuple[FxGraph, Executable | None]:
@@ -227,28 +223,16 @@ class Compiler:
                 hint="torch.compile(dynamic=False), or options={'fallback': True}: programs for the sizes of calls",
             ) from error
         for f, line in zip(failures, lines, strict=True):
-            if (key := f"{f.operator} of all sizes") not in _reported:
-                _reported.add(key)
-                warnings.warn(
-                    f"tilewright has no program for all sizes at once, and makes one for the sizes of each call, "
-                    f"because of {line}; options={{'fallback': False}} makes this an error",
-                    stacklevel=2,
-                )
+            text = "tilewright has no program for all sizes at once, and makes one for the sizes of each call"
+            _warn_once(f"{f.operator} of all sizes", f"{text}, because of {line}")
 
     def _judge(self, failures: Sequence[ImportFailure]) -> None:
         """Report operators that PyTorch runs, each once; UnsupportedError if they may not."""
         if failures and not self.settings.fallback:
             raise report(failures)
         for f in failures:
-            if f.operator not in _reported:
-                _reported.add(f.operator)
-                why = f" {f.reason}" if f.reason else ""
-                where = f" ({f.place})" if f.place else ""
-                warnings.warn(
-                    f"{f.operator}{why} is not supported by tilewright and runs in PyTorch{where}; "
-                    "options={'fallback': False} makes this an error",
-                    stacklevel=2,
-                )
+            why, where = f" {f.reason}" if f.reason else "", f" ({f.place})" if f.place else ""
+            _warn_once(f.operator, f"{f.operator}{why} is not supported by tilewright and runs in PyTorch{where}")
 
     def _in_parts(self, module: torch.fx.GraphModule, failed: set[torch.fx.Node]) -> Call:
         whole, names = cut(module, failed)
@@ -280,10 +264,10 @@ class _Part(torch.nn.Module):
         return made[0] if self.single else made
 
 
-def _call(graph: FxGraph, executable: Executable | None) -> Call:
-    if executable is None:
-        return call_of(graph.layout, None)
-    return call_of(graph.layout, executable.run_at, len(executable.arguments) > len(executable.inputs))
+def _warn_once(key: str, text: str) -> None:
+    if key not in _reported:
+        _reported.add(key)
+        warnings.warn(f"{text}; options={{'fallback': False}} makes this an error", stacklevel=3)
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 
 from ..frontends.torch.fx_graph import GraphOutput, GraphSignature, StridedLayout
-from ..frontends.torch.fx_sizes import symbols_of
+from ..runtime.executable import Executable
 
-#: programs kept for the sizes that a graph with open dimensions is called with
-MOST_SIZES = 64
 #: bytes in each of the places where a tensor that is built in is looked at in every call
 WINDOW = 64
 #: programs run on the addresses of their inputs, and of the memory for their outputs
@@ -31,12 +29,13 @@ def boxed(call: Callable[[list[Any]], list[Any]]) -> Call:
     return call
 
 
-def call_of(layout: GraphSignature, run: Run | None, draws: bool = False) -> Call:
-    """A call of the program of a graph, which `run` runs: on addresses of inputs and of outputs. It is None where the
-    program computes nothing; `draws` says whether it draws random numbers."""
+def call_of(layout: GraphSignature, executable: Executable | None, run_at: Run | None = None) -> Call:
+    """A call of the program of a graph, which is None where nothing is to be computed. `run_at` runs it on addresses of
+    inputs and of outputs; None: as the executable does."""
     results = _results(layout.results)
-    if run is None:
+    if executable is None:
         return boxed(lambda args: results(args, []))
+    run, draws = run_at or executable.run_at, len(executable.arguments) > len(executable.inputs)
     inputs, outputs = layout.inputs, [(f.sizes, f.strides, f.dtype) for f in layout.outputs]
     strided = [i for i, f in enumerate(layout.outputs) if f.order is None]
     checks = [(i, f.sizes, f.strides if f.order is not None else _plain_strides(f.sizes)) for i, f in inputs]
@@ -111,36 +110,6 @@ def _viewed(tensor: torch.Tensor, view: StridedLayout | None) -> torch.Tensor:
     return tensor.as_strided(view.sizes, view.strides, tensor.storage_offset() + view.offset)
 
 
-class BySize:
-    """A call of a graph whose symbols get their sizes from the arguments: one call for each combination of sizes, made
-    when it is first needed by `make`. The last `most` are kept."""
-
-    def __init__(
-        self, module: torch.fx.GraphModule, make: Callable[[Mapping[Any, Any]], Call], most: int = MOST_SIZES
-    ) -> None:
-        places = symbols_of(module)
-        self._symbols, self._places, self._make, self._most = list(places), list(places.values()), make, most
-        self._calls: dict[tuple[Any, ...], Call] = {}
-        self._lock = threading.RLock()
-        self._boxed_call = True  # of the object: PyTorch's wrappers copy what it has
-
-    def __call__(self, args: list[Any]) -> list[Any]:
-        sizes = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
-        call = self._calls.get(sizes)
-        return (self._new(sizes) if call is None else call)(args)
-
-    def _new(self, sizes: tuple[Any, ...]) -> Call:
-        import sympy
-
-        with self._lock:
-            if sizes not in self._calls:
-                made = self._make({s: sympy.sympify(v) for s, v in zip(self._symbols, sizes, strict=True)})
-                if len(self._calls) >= self._most:
-                    del self._calls[next(iter(self._calls))]
-                self._calls[sizes] = made
-            return self._calls[sizes]
-
-
 class FrozenCall:
     """A call with tensors built in, as long as none of them is written to or replaced; from then on one that reads them
     anew in every call, which `make` makes.
@@ -193,4 +162,4 @@ def _windows(tensor: torch.Tensor) -> list[memoryview]:
     return [memoryview((ctypes.c_char * part).from_address(tensor.data_ptr() + p)).cast("B") for p in places]
 
 
-__all__ = ["BySize", "Call", "FrozenCall", "boxed", "call_of"]
+__all__ = ["Call", "FrozenCall", "boxed", "call_of"]

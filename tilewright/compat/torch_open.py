@@ -1,4 +1,4 @@
-"""Dynamic shapes in `torch.compile`: one program for all sizes of a graph, and when to recompile."""
+"""Dynamic shapes in `torch.compile`: the program versions of a graph, open ones and fixed ones."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import sympy
+import torch
+
 from ..frontends.failures import ImportFailure
 from ..frontends.torch.fx_graph import FxGraph
-from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, relations_of, tied
+from ..frontends.torch.fx_sizes import Range, places_alike, ranges_of, relations_of, symbols_of, tied
 from ..frontends.torch.symbols import size_of
+from ..program.versions import Limits, Versions, making
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..support import bugs
 from ..support.errors import TilewrightError
 from ..support.sizes import Dim, open_sizes
-from .torch_calls import MOST_SIZES, Call, call_of
+from .torch_calls import Call, call_of
 
-#: calls kept of the sizes that programs for all sizes are called with
-MOST_CALLS = 1024
+#: versions that are kept of each kind, and calls of sizes that open ones serve
+MOST_VERSIONS, MOST_CALLS = 64, 1024
 #: choices of open symbols that are tried
 MOST_TRIED = 4
+#: the values of symbols, in order
+Sizes = tuple[Any, ...]
 #: a graph and its program, for the values of the symbols; the program is None where it computes nothing
 Make = Callable[[Mapping[Any, Any]], tuple[FxGraph, Executable | None]]
 
@@ -36,9 +42,9 @@ class DynamicShapesUnsupported(Exception):
 
 @dataclass
 class DynamicShapeProgram:
-    """A program for all sizes of dimensions, which stand for symbols, and for one size each of the other symbols; those
-    of `ties` have the size of the symbol that they are tied to. The dimension of a symbol that has a `base` is by how
-    much it is more than that one."""
+    """An open version: a program for all sizes of dimensions, which stand for symbols, and for one size each of the
+    other symbols; those of `ties` have the size of the symbol that they are tied to. The dimension of a symbol that has
+    a `base` is by how much it is more than that one."""
 
     dims: Mapping[Any, Dim]
     others: Mapping[Any, int]
@@ -66,13 +72,14 @@ class DynamicShapeProgram:
         if executable is None:
             return call_of(layout, None)
         assert isinstance(executable, OpenExecutable)
-        run = executable.at_sizes({d.name: self._size(s, sizes) for s, d in self.dims.items()})
-        return call_of(layout, run, len(executable.arguments) > len(executable.inputs))
+        return call_of(
+            layout, executable, executable.at_sizes({d.name: self._size(s, sizes) for s, d in self.dims.items()})
+        )
 
 
-class OpenPrograms:
-    """The programs of a graph, each for all sizes of its ranges; a call with sizes beyond them makes one with wider
-    ranges.
+class GraphVersions:
+    """A call of a graph whose symbols get their sizes from the arguments. Sizes beyond the ranges of its open versions
+    make one with wider ranges.
 
     PyTorch has symbols that nothing says to be equal, although the operators ask for it: the lengths of the keys and
     the values of a cache. Symbols that have had the same size in every call are tied where they stand in the same place
@@ -80,35 +87,68 @@ class OpenPrograms:
     program. Where a program needs to know how symbols are related, conditions of PyTorch's say so: that one is at most
     another (of which a slice of its length is taken), or a formula of others.
 
-    Where that is `refused`, which is told why, dimensions are open whose sizes have changed since. What there is no
-    program for then is served `otherwise`.
+    Where that fails, `refused` is called with the reasons, and dimensions are open whose sizes have changed since. What
+    cannot be served then gets a fixed version.
     """
 
     def __init__(
         self,
-        module: Any,
+        module: torch.fx.GraphModule,
         make: Make,
-        otherwise: Call,
         refused: Callable[[Sequence[ImportFailure], Exception | None], None],
     ) -> None:
-        self._module, self._make, self._otherwise, self._refused = module, make, otherwise, refused
+        self._module, self._make, self._refused = module, make, refused
+        places = symbols_of(module)
+        self._symbols, self._places = list(places), list(places.values())
+        self._versions: Versions[Sizes, Call, DynamicShapeProgram] = Versions(
+            Limits(MOST_VERSIONS), bind=self._bind, most=MOST_VERSIONS, bound=MOST_CALLS
+        )
+        self._bound = self._versions.bound
+        self._boxed_call = True  # of the object: PyTorch's wrappers copy what it has
         self._ranges: Mapping[Any, Any] | None = None
-        self._programs: list[DynamicShapeProgram] = []
         self._first: Mapping[Any, Any] | None = None
         #: of each symbol the number of a class: those of one have been equal in every call
         self._equal: dict[Any, int] = {}
         self._moving: set[Any] = set()
         self._tried: list[set[Any]] = []  # without success
 
-    def call(self, sizes: Mapping[Any, Any]) -> Call:
-        """The call for some sizes, by the latest program that takes them."""
+    def __call__(self, args: list[Any]) -> list[Any]:
+        key = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
+        return (self._bound.get(key) or self._versions.used(key) or self._call(key))(args)
+
+    def prepare(self, hints: Mapping[Any, Any]) -> None:
+        """Make an open version for sizes of symbols, ahead of the first call."""
+        if set(self._symbols) <= set(hints):
+            key = tuple(hints[s] for s in self._symbols)
+            self._versions.obtain(key, lambda: self._wider(self._note(key)))
+
+    def _call(self, key: Sizes) -> Any:
+        """The call for sizes of symbols that are new, by an open version if one can take them."""
+        with making():
+            sizes = self._note(key)
+            return self._versions.obtain(key, lambda: self._wider(sizes), lambda: self._fixed(sizes))
+
+    def _fixed(self, sizes: Mapping[Any, Any]) -> Call:
+        graph, executable = self._make(sizes)
+        return call_of(graph.layout, executable)
+
+    def _bind(self, program: DynamicShapeProgram, key: Sizes) -> Call | None:
+        sizes = self._numbers(key)
+        return program.call(sizes) if program.takes(sizes) else None
+
+    def _numbers(self, key: Sizes) -> Mapping[Any, Any]:
+        """The sizes by symbol, as SymPy has them."""
+        return {s: sympy.sympify(v) for s, v in zip(self._symbols, key, strict=True)}
+
+    def _note(self, key: Sizes) -> Mapping[Any, Any]:
+        """The sizes by symbol, and a note of which have changed since the first call, and which were always equal."""
+        sizes = self._numbers(key)
         if self._first is None:
             self._first = sizes
         self._moving |= {s for s, n in sizes.items() if n != self._first[s]}
         classes: dict[tuple[Any, Any], int] = {}
         self._equal = {s: classes.setdefault((self._equal.get(s), n), len(classes)) for s, n in sizes.items()}
-        program = next((p for p in reversed(self._programs) if p.takes(sizes)), None) or self._wider(sizes)
-        return self._otherwise if program is None else program.call(sizes)
+        return sizes
 
     def _wider(self, sizes: Mapping[Any, Any]) -> DynamicShapeProgram | None:
         """A program for these sizes and all that were served before; None if there can be none."""
@@ -118,7 +158,7 @@ class OpenPrograms:
             chosen = self._moving & set(self._ranges) if self._tried else set(self._ranges)
             if not chosen or any(t <= chosen for t in self._tried) or len(self._tried) >= MOST_TRIED:
                 return None
-            program = self._tied(sizes, chosen)
+            return self._tied(sizes, chosen)
         except Exception as e:  # no reason for a call to fail
             if not isinstance(e, DynamicShapesUnsupported):
                 bugs.note_own(e, "a program is compiled for each size")
@@ -126,9 +166,6 @@ class OpenPrograms:
                 self._refused(_failures(e), e)
             self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
             return None
-        if program is not None:
-            self._programs = [*self._programs, program][-MOST_SIZES:]
-        return program
 
     def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> DynamicShapeProgram | None:
         """A program with these symbols open, and with as few of them tied or related as it takes."""
@@ -170,7 +207,7 @@ class OpenPrograms:
                 if symbol in bases:
                     r, size = Range(related[symbol][1], None, 1), size - int(sizes[bases[symbol]])
                 r = reduce(Range.both, [self._ranges[s] for s, t in ties.items() if t == symbol], r)
-                before = max((p.dims[symbol].high for p in self._programs if symbol in p.dims), default=0)
+                before = max((p.dims[symbol].high for p in self._versions.open if symbol in p.dims), default=0)
                 if (dim := r.dim(f"d{i}", size, before)) is None:
                     self._refused(
                         [ImportFailure("a number", "", f"{sizes[symbol]} is none of the sizes from {r.low} on")], None
@@ -204,4 +241,4 @@ def _failures(e: Exception) -> Sequence[ImportFailure]:
     return [ImportFailure(name, place.removesuffix(")"), e.message)]
 
 
-__all__ = ["MOST_CALLS", "DynamicShapesUnsupported", "OpenPrograms", "DynamicShapeProgram"]
+__all__ = ["DynamicShapeProgram", "DynamicShapesUnsupported", "GraphVersions"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..frontends import protocol
 from ..runtime.dynamic import DynamicExecutable
-from ..runtime.opening import Opening
+from ..runtime.open_versions import OpenVersions
 from ..runtime.parts import StoredSource
 from ..support.errors import PackageError
 from ..support.mapped_file import MappedFile, map_file
@@ -21,8 +21,8 @@ def open_all(run: Any, source: Any, options: Options) -> None:
     """Give an executable its program for all sizes, where target and options have such programs and the model can be
     one. What cannot is compiled for each size in its call; the logger says so."""
     if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
-        run.opening = Opening(run.inputs, run.staged, run.name, opener(source, options, run.staged.files))
-        run.opening.prepare()
+        run.open_versions = OpenVersions(run, opener(source, options, run.staged.files))
+        run.open_versions.prepare()
 
 
 def opener(

@@ -19,6 +19,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +42,7 @@ from ..support.options import Options, get
 from ..targets import base
 from .all_sizes import changed
 from .out_of_process import ending
-from .package_cache import CacheEntry, Told, bound, write
+from .package_cache import CacheEntry, ModelFiles, bound, write
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -52,9 +53,9 @@ GRACE = 60.0
 SHOWN = 2000
 
 
-def in_background(run: Any, source: Any, options: Options, told: Callable[[], Told | None]) -> None:
+def in_background(run: Any, source: Any, options: Options, files: Callable[[], ModelFiles | None]) -> None:
     """Let sizes of an executable that recur have programs of their own; one that has no program for all sizes gets it
-    in its first call. `told` says what the files of the model were.
+    in its first call. `files` gives what the files of the model were.
 
     UsageError for a source that no other process can have, and for options that a program for all sizes does not go
     together with.
@@ -63,7 +64,7 @@ def in_background(run: Any, source: Any, options: Options, told: Callable[[], To
         _check(options)
     if not isinstance(run, OpenExecutable):
         return
-    maker = ProcessMaker(source, options, told)
+    maker = ProcessMaker(source, options, files)
     run.background = Background(maker, run.package, options.thread_count, options.specializations)
 
 
@@ -89,13 +90,13 @@ def _check(options: Options) -> None:
 class ProcessMaker:
     """Compiles a model for sizes, each in a process of its own; see `runtime.background.BackgroundCompiler`."""
 
-    def __init__(self, source: Any, options: Options, told: Callable[[], Told | None]) -> None:
+    def __init__(self, source: Any, options: Options, files: Callable[[], ModelFiles | None]) -> None:
         front_end = protocol.find(source)
         path = protocol.path_of(source)
         quiet: dict[str, Any] = {"print_after": (), "dump": None, "time": False}
         self._options = replace(options, threads=options.thread_count, specialize="never", jobs=1, **quiet)
         self._file = isinstance(front_end, protocol.Digesting) and path is not None
-        self._told, self._known = told, None if self._file else Told("", {})
+        self._files = cache(files if self._file else lambda: ModelFiles("", {}))
         self._source = _kept(os.path.abspath(path) if self._file and path is not None else source, front_end)
         self._lock = threading.Lock()
         self._child: children.Child | None = None
@@ -103,12 +104,10 @@ class ProcessMaker:
 
     def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
         """See `runtime.background.BackgroundCompiler`."""
-        if self._known is None:
-            self._known = self._told()
-            if self._known is None:
-                raise ModelError("its file was written to while it was compiled", stage="specialize")
+        if self._files() is None:
+            raise ModelError("its file was written to while it was compiled", stage="specialize")
         options = replace(self._options, inputs={**(self._options.inputs or {}), **shapes})
-        request = {"options": options, "told": self._known, "file": self._file}
+        request = {"options": options, "files": self._files() if self._file else None}
         with _nameless() as result, _nameless() as log:
             child = self._start(result, log)
             # The end of this process closes the child's lifeline in the same way; what was made last comes first.
@@ -233,7 +232,7 @@ def serve() -> None:
     request, source = pickle.load(sys.stdin.buffer), pickle.load(sys.stdin.buffer)
     found: Package | Path | TilewrightError | str
     try:
-        found = _compile(source, request["options"], request["told"] if request["file"] else None)
+        found = _compile(source, request["options"], request["files"])
         if isinstance(found, Package):
             write_package(found, result)
     except TilewrightError as e:
@@ -250,27 +249,27 @@ def serve() -> None:
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
 
 
-def _compile(source: Any, options: Options, told: Told | None) -> Package | Path:
+def _compile(source: Any, options: Options, expected: ModelFiles | None) -> Package | Path:
     """The package for the sizes that the options give, or where one is kept."""
     from .compiler import compile_state
 
-    entry = CacheEntry.of(source, options) if told is not None else None
-    if entry is not None and told is not None:
-        if entry.digest != told.digest:
+    entry = CacheEntry.of(source, options) if expected is not None else None
+    if entry is not None and expected is not None:
+        if entry.digest != expected.digest:
             raise changed(source)
         kept = entry.load()
-        if kept is not None and kept.report["files"] == told.files:
+        if kept is not None and kept.report["files"] == expected.files:
             return entry.path
     if isinstance(source, StoredSource):
         source = protocol.compilable(source)
     state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
     if not isinstance(made, Executable):
         raise CompileError("with these sizes known the model is no single program", stage="specialize")
-    if told is None:
+    if expected is None:
         return made.package
-    if Told.of(state.files) != told:
+    if ModelFiles.of(state.files) != expected:
         raise changed(source)
     with contextlib.suppress(OSError, UsageError):
-        if entry is not None and write(made.package, entry.path, told.digest, state.files):
+        if entry is not None and write(made.package, entry.path, expected.digest, state.files):
             return entry.path
     return made.package

@@ -1,8 +1,8 @@
 """Ranges that nobody gave, narrowed to the sizes for which a model makes sense in one way.
 
-A model without ranges is compiled for wide ones (`runtime.opening`) around a point: sizes of a call, or usual ones.
-Where it asks a question that its sizes answer in two ways, the answer at the point counts, and the ranges are cut to
-where it is the same:
+A model without ranges is compiled for wide ones (`runtime.open_versions`) around a point: sizes of a call, or usual
+ones. Where it asks a question that its sizes answer in two ways, the answer at the point counts, and the ranges are cut
+to where it is the same:
 
     seq 1..4096 at 64, "is seq min(seq, 128)?"          seq 1..128: a table has 128 positions
     height 1..1024 at 32, "is height 2*(height//2)?"    height 2..1024 by 2: it is halved, doubled and joined again

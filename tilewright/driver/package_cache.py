@@ -130,14 +130,14 @@ def _compile(source: Any, start_after: str | None, chosen: Options, options: dic
     package = entry.load() or entry.make(chosen) if entry is not None else None
     if entry is not None and package is not None:
         made: Any = make(package, chosen.thread_count)
-        told: Callable[[], Told | None] = partial(Told, entry.digest, package.report["files"])
+        files: Callable[[], ModelFiles | None] = partial(ModelFiles, entry.digest, package.report["files"])
     else:
         from .compiler import compile_state
 
         state, made = compile_state(source, start_after=start_after, keep=False, **options)
         if entry is not None and isinstance(made, Executable):
             entry.keep(made.package, state.files)
-        told = partial(Told.of, state.files)
+        files = partial(ModelFiles.of, state.files)
     if chosen.specialize in ("open", "background") and not isinstance(made, Executable) and not chosen.looks:
         from .all_sizes import open_all
 
@@ -145,22 +145,22 @@ def _compile(source: Any, start_after: str | None, chosen: Options, options: dic
     if chosen.specialize == "background":
         from .background import in_background
 
-        in_background(made, source, chosen, told)
+        in_background(made, source, chosen, files)
     return made
 
 
 @dataclass(frozen=True)
-class Told:
+class ModelFiles:
     """What a model file and the data files beside it were when they were compiled."""
 
     digest: str
     files: dict[str, Any]
 
     @staticmethod
-    def of(files: Sequence[MappedFile]) -> Told | None:
+    def of(files: Sequence[MappedFile]) -> ModelFiles | None:
         """Of mapped files, the model's own first; None if one was written to since."""
         model, *others = files
-        found = Told(model.digest(), data_files(model.path, others))
+        found = ModelFiles(model.digest(), data_files(model.path, others))
         return None if any(f.changed for f in files) else found
 
 

@@ -1,31 +1,32 @@
-"""Background specialization: programs for fixed sizes, compiled while the dynamic-shape program serves the calls.
+"""Background specialization: fixed versions of a program with open dimensions, compiled while it serves the calls.
 
 run = tw.compile("bert.onnx", inputs={"ids": ("batch:1..64", "seq:1..512")}, specialize="background")
 y, = run(ids)                           # three calls of 8 x 128 later a process begins to compile for 8 x 128
 print(run.background.sizes())           # [{'batch': 8, 'seq': 128}]: from now on calls of that size run this program
 
-`Background` counts calls, decides which sizes get a program, and caches those; a `BackgroundCompiler` compiles in
-another process. Callers wait for neither: a thread loads what was compiled, and the next call uses it.
+`Background` has the fixed versions (`program/versions.py`); a `BackgroundCompiler` compiles them in another process.
+Callers wait for neither: a thread loads what was compiled, and the next call uses it.
 """
 
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from ..program.open_sizes import SizeTable
 from ..program.package import Package
 from ..program.program import Program, TensorInfo
+from ..program.versions import Demand, Limits, Versions
 from ..support import huge_pages
 from ..support.aligned import address
 from ..support.errors import CompileError, TilewrightError
@@ -69,43 +70,43 @@ class Stopped(Exception):
     """The program is not needed any more."""
 
 
+@dataclass
 class Special:
-    """A program for one size."""
+    """A program for one size. `nbytes`: of its arena, its code, and the weights that the program for all sizes does not
+    have in this layout; `last`: when it was called last."""
 
-    def __init__(self, executable: Executable, sizes: dict[str, int], nbytes: int, seconds: float) -> None:
-        self.executable, self.sizes = executable, sizes
-        #: of its arena, its code, and the weights that the program for all sizes does not have in this layout
-        self.nbytes = nbytes
-        self.seconds, self.calls, self.last = seconds, 0, 0
+    executable: Executable
+    sizes: dict[str, int]
+    nbytes: int
+    seconds: float
+    last: int
+    calls: int = 0
 
     def __str__(self) -> str:
-        return ", ".join(f"{n} {k}" for n, k in self.sizes.items())
+        return _text(self.sizes)
 
 
 class Background:
-    """The programs for single sizes of one `OpenExecutable`, and what is known about calls of other sizes.
+    """The fixed versions of one `OpenExecutable`, and how often other sizes are called.
 
-    A size is *due* at its third call. At most `limit` programs are kept (None: 16, which take no more than 1 GiB
-    together): then a size is due once it was called three times since the program used longest ago was called, which
+    A size is *due* at its third call. At most `limit` versions are kept (None: 16, which take no more than 1 GiB
+    together): then a size is due once it was called three times since the version used longest ago was called, which
     makes room for it. So sizes that take turns, more of them than are kept, compile nothing again and again.
     """
 
     def __init__(self, maker: BackgroundCompiler, package: Package, threads: int, limit: int | None = None) -> None:
         """`package` is that of the program for all sizes, with constants at the places where they stay."""
-        program, opened = package.program, package.program.open
-        assert opened is not None
+        program = package.program
         self.maker, self.limit, self.threads = maker, limit, threads
-        given = [(t, d) for t, d in zip(program.inputs, opened.inputs, strict=True) if t.name != noise.KEY]
-        self.inputs = [t for t, _ in given]
-        self.outputs = _outputs(program)
-        self.open: SizeTable = replace(opened, inputs=tuple(d for _, d in given))
+        self.inputs, self.outputs = _inputs(program), _outputs(program)
+        self.open = sizes_of_inputs(program)
         self.name = str(package.report.get("model", "model"))
         self._pool, self._shared = ConstantPool(), {address(c) for c in package.constants}
         for constant in package.constants:
             self._pool.share("", constant)
-        self._programs: OrderedDict[Shapes, Special] = OrderedDict()
-        self._calls: OrderedDict[Shapes, deque[int]] = OrderedDict()
-        self._clock = itertools.count(1)
+        limits = Limits(1, KEPT, KEPT_BYTES) if limit is None else Limits(limit)
+        self._programs: Versions[Shapes, Special, None] = Versions(limits, lambda special: special.nbytes)
+        self._demand: Demand[Shapes] = Demand(CALLS, COUNTED)
         self._failed: set[Shapes] = set()
         self._failures = 0
         self._warned = self._stopped = False
@@ -123,40 +124,25 @@ class Background:
 
     def program(self, shapes: Shapes | None) -> Executable | None:
         """The program for inputs of these shapes, None if there is none yet."""
-        special = self._programs.get(shapes)  # type: ignore[arg-type]
+        special = self._programs.used(shapes)  # type: ignore[arg-type]
         if special is None:
             return None
         special.calls += 1
-        special.last = next(self._clock)
-        with suppress(KeyError):  # without the lock: it may have been dropped meanwhile
-            self._programs.move_to_end(shapes)  # type: ignore[arg-type]
+        special.last = self._demand.now()
         return special.executable
 
     def called(self, shapes: Shapes | None) -> None:
         """A call of these shapes, which are right, was answered by the program for all sizes."""
         if shapes is None or self._stopped or shapes in self._failed:
             return
-        last = self._calls.get(shapes)
-        if last is None:
-            last = self._calls[shapes] = deque(maxlen=CALLS)
-            while len(self._calls) > COUNTED:
-                with suppress(KeyError):  # another thread may have been faster
-                    self._calls.popitem(last=False)
-        last.append(next(self._clock))
-        if len(last) == CALLS and shapes not in self._pending and self._due(last):
+        self._demand.called(shapes)
+        if shapes not in self._pending and self._due(shapes):
             self._ask(shapes)
 
-    def _due(self, last: deque[int]) -> bool:
-        """Whether a size that was called then is worth a program."""
-        programs = list(self._programs.values())
-        return not self._full(programs) or last[0] > min(p.last for p in programs)
-
-    def _full(self, programs: Sequence[Special]) -> bool:
-        """Whether one more would be too many."""
-        count, taken = len(programs), sum(p.nbytes for p in programs)
-        if self.limit is not None:
-            return count >= self.limit
-        return count >= KEPT or (count > 0 and taken + taken // count > KEPT_BYTES)
+    def _due(self, shapes: Shapes) -> bool:
+        """Whether a size is worth a version, for which another one may have to go."""
+        since = self._demand.since(shapes)
+        return since > 0 and (not self._programs.full(1) or since > min(p.last for p in self.programs()))
 
     def _ask(self, shapes: Shapes) -> None:
         with self._changed:
@@ -179,16 +165,13 @@ class Background:
         with self._changed:
             while self._pending and not self._stopped:
                 shapes = next(iter(self._pending))
-                if self._due(self._calls.get(shapes) or deque([0])):
+                if self._due(shapes):
                     return shapes
                 del self._pending[shapes]
             self._pending.clear()
             self._thread = None
             self._changed.notify_all()
             return None
-
-    def by_name(self, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-        return {t.name: s for t, s in zip(self.inputs, shapes, strict=True)}
 
     def install(self, shapes: Shapes, package: Package, begin: float) -> None:
         """Load a program and let the next call of its size have it."""
@@ -199,29 +182,20 @@ class Background:
         with executable._between_calls():
             pass  # its memory and threads are there before the first call
         memory = executable.memory
-        special = Special(executable, sizes, own + memory.arena + memory.code, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
         with self._changed:
             if self._stopped:
                 return
-            special.last = next(self._clock)
-            self._programs[shapes] = special
-            self._calls.pop(shapes, None)
+            special = Special(executable, sizes, own + memory.arena + memory.code, seconds, self._demand.now())
+            dropped = self._programs.keep(shapes, special)
+            self._demand.pop(shapes, None)
             self._failures = 0
-            dropped = []
-            while len(self._programs) > 1 and self._too_many():
-                dropped.append(self._programs.popitem(last=False)[1])
             kept = len(self._programs)
         log.info(
             "%s: specialized for %s in the background in %.2f s (%d kept)", self.name, special, special.seconds, kept
         )
-        for special in dropped:
+        for _, special in dropped:
             log.info("%s: the program for %s made room", self.name, special)
-
-    def _too_many(self) -> bool:
-        programs = list(self._programs.values())
-        if self.limit is not None:
-            return len(programs) > self.limit
-        return len(programs) > KEPT or sum(p.nbytes for p in programs) > KEPT_BYTES
 
     def _sizes(self, shapes: Shapes) -> dict[str, int]:
         return self.open.sizes(shapes, [t.name for t in self.inputs])
@@ -232,8 +206,7 @@ class Background:
         results = [replace(t, shape=s) for t, s in zip(self.outputs, self.open.shapes(sizes), strict=False)]
         if package.program.open is not None:
             raise CompileError("the program is none for a single size", stage="load")
-        inputs = [t for t in package.program.inputs if t.name != noise.KEY]
-        for wanted, found in ((given, inputs), (results, _outputs(package.program))):
+        for wanted, found in ((given, _inputs(package.program)), (results, _outputs(package.program))):
             if list(map(str, wanted)) != list(map(str, found)):
                 raise CompileError(f"the program has {found}, expected were {wanted}", stage="load")
 
@@ -268,7 +241,7 @@ class Background:
             level,
             "%s: there is no program for %s alone, the one for all sizes goes on serving it: %s%s",
             self.name,
-            ", ".join(f"{n} {k}" for n, k in self._sizes(shapes).items()),
+            _text(self._sizes(shapes)),
             why,
             "; no more are tried" if over else "",
         )
@@ -282,7 +255,7 @@ class Background:
 
     def sizes(self) -> list[dict[str, int]]:
         """The sizes that have a program, those called last at the end."""
-        return [dict(p.sizes) for p in list(self._programs.values())]
+        return [dict(p.sizes) for p in self.programs()]
 
     def programs(self) -> list[Special]:
         """Those there are, those called last at the end."""
@@ -325,12 +298,27 @@ class Background:
 
 def shapes_of(infos: Sequence[TensorInfo], args: tuple[Any, ...]) -> Shapes | None:
     """The shapes of the arguments of a call; None where they are given in another way than as arrays."""
-    if len(args) == 1 and isinstance(args[0], Mapping):
+    if len(args) == 1 and type(args[0]) is not np.ndarray and isinstance(args[0], Mapping):  # which takes longer
         args = tuple([args[0].get(t.name) for t in infos])
     try:
         return tuple([tuple(a.shape) for a in args])
     except (AttributeError, TypeError):
         return None
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {k}" for n, k in sizes.items())
+
+
+def sizes_of_inputs(program: Program) -> SizeTable:
+    """The sizes of an open program, of the inputs that callers have: not of the key of random numbers."""
+    assert program.open is not None
+    pairs = zip(program.inputs, program.open.inputs, strict=True)
+    return replace(program.open, inputs=tuple(dims for t, dims in pairs if t.name != noise.KEY))
+
+
+def _inputs(program: Program) -> list[TensorInfo]:
+    return [t for t in program.inputs if t.name != noise.KEY]
 
 
 def _outputs(program: Program) -> list[TensorInfo]:
@@ -345,7 +333,8 @@ def _work(ref: weakref.ref[Background], maker: BackgroundCompiler) -> None:
             shapes = background.next() if background is not None else None
             if background is None or shapes is None:
                 return
-            named, begin = background.by_name(shapes), time.perf_counter()
+            named = {t.name: s for t, s in zip(background.inputs, shapes, strict=True)}
+            begin = time.perf_counter()
             background = None  # it may go meanwhile
             found: Package | BaseException
             try:

@@ -13,77 +13,39 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..program.versions import BOUND, Limits, Versions
 from ..support.aligned import address
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
 from ..support.notebook import NotebookText, fragment
 from ..support.numbers import size
 from . import arrays
+from .background import Shapes, shapes_of
 from .buckets import Buckets
 from .copies import Copyable
 from .executable import Executable, MemoryUsage
+from .open_executable import OpenExecutable
 from .open_parts import OpenPart
 from .parts import DynamicInfo, Frame, Source, SpecializedSubgraph, StoredSource, Subgraph
 from .staged import RunProfiler, Staged
 
 if TYPE_CHECKING:
     from ..support.options import Options
-    from .opening import Opening
+    from .open_versions import OpenVersions
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
 #: programs that an error lists
 SHOWN = 16
-
-
-@dataclass(frozen=True)
-class Straight:
-    """How the last call was answered, by one native program alone: the next one with such arrays goes straight to it.
-
-    `expected` are (dtype, shape) of the arguments, `feeds` which of them the program takes, in its order.
-    """
-
-    part: SpecializedSubgraph
-    executable: Executable
-    names: tuple[str, ...]
-    expected: tuple[tuple[np.dtype, tuple[int, ...]], ...]
-    feeds: tuple[int, ...]
-
-    @staticmethod
-    def of(run: DynamicExecutable, given: Mapping[str, Any]) -> Straight | None:
-        """For arguments by name in the order of the inputs; None where more than a program is needed for them: values
-        that decide shapes, operators on the host, several parts, inputs that are no arrays."""
-        body, names = run.staged.bodies.get("main"), list(given)
-        stage = None if body is None else body.first
-        if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
-            return None
-        part = stage.parts.get(stage.key(Frame(dict(given))))
-        if part is None or part.executable is None or part.actions or part.following is not None:
-            return None
-        outputs = [part.results.get(n) for n in body.info.outputs]
-        whole = outputs == [["out", i] for i in range(len(part.executable.outputs))]
-        if not whole or any(n not in given for n in part.feeds):
-            return None
-        expected = tuple((a.dtype, a.shape) for a in given.values())
-        return Straight(part, part.executable, tuple(names), expected, tuple(names.index(n) for n in part.feeds))
-
-    def arguments(self, args: tuple[Any, ...]) -> list[np.ndarray] | None:
-        """What the program takes of the arguments of a call; None if they are not such as these."""
-        if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self.names):
-            args = tuple(map(args[0].get, self.names))
-        if len(args) != len(self.expected):
-            return None
-        for a, (dtype, shape) in zip(args, self.expected, strict=True):
-            if type(a) is not np.ndarray or a.shape != shape or a.dtype != dtype:
-                return None
-        return [args[i] for i in self.feeds]
+#: a program that takes the arguments of calls as they are
+Version = Callable[..., list[Any] | None]
 
 
 class DynamicExecutable(Copyable):
@@ -121,9 +83,11 @@ class DynamicExecutable(Copyable):
             self.staged.refuse = self._refused
         self.compiled = 0
         self._warned = False
-        self._straight: Straight | None = None
-        #: the programs for all sizes, which serve what there is no program for; None where none are made
-        self.opening: Opening | None = None
+        #: what calls with inputs of some shapes go straight to, as long as no version is made or dropped
+        self._direct: Versions[Shapes, Version, None] = Versions(Limits(BOUND))
+        self._last: SpecializedSubgraph | None = None
+        #: makes the programs for all sizes, which serve what there is no fixed version for; None where none are made
+        self.open_versions: OpenVersions | None = None
 
     # ---- running ----
 
@@ -135,21 +99,54 @@ class DynamicExecutable(Copyable):
         A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
         wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
         """
-        if out is None and not named and (straight := self._straight) is not None:
-            same = straight.arguments(args)
-            if same is not None:
-                straight.part.runs += 1
-                return straight.executable(*same)
         args = arrays.with_named(self.inputs, args, named) if named else args  # type: ignore[arg-type]
-        if self.opening is not None and (found := self.opening.at_once(args, out)) is not None:
-            return found
-        given = self._bind(args)
-        if out is None:
-            results = self._run(given)
-            self._straight = Straight.of(self, given) if self.buckets is None else None
-            return results
+        if self._direct and (version := self._direct.get(shapes_of(self.inputs, args) or ())) is not None:  # type: ignore[arg-type]
+            try:
+                if (found := version(*args, out=out)) is not None:
+                    return found
+            except InputError:
+                pass  # said below, in terms of the model's inputs
+        self._last, given = None, self._bind(args)
         results = self._run(given)
-        return arrays.copy_outputs(out, self.outputs, results, given.values())
+        if out is not None:
+            return arrays.copy_outputs(out, self.outputs, results, given.values())
+        if self.buckets is None and (alone := self._alone(given)) is not None:
+            self._direct.keep(tuple([a.shape for a in given.values()]), alone)
+        return results
+
+    def _alone(self, given: Mapping[str, Any]) -> Version | None:
+        """The fixed version for inputs by name in order, where it is all that they need: no values that decide shapes,
+        no operators on the host, no other parts, no inputs that are no arrays. It gives None for other arguments."""
+        body, names = self.staged.bodies.get("main"), tuple(given)
+        stage = None if body is None else body.first
+        if body is None or stage is None or stage.frozen or not all(type(a) is np.ndarray for a in given.values()):
+            return None
+        part = stage.parts.get(key := stage.key(Frame(dict(given))))
+        executable = None if part is None else part.executable
+        if part is None or executable is None or part.actions or part.following is not None:
+            return None
+        results, feeds = [part.results.get(n) for n in body.info.outputs], [n for n in part.feeds if n in names]
+        if results != [["out", i] for i in range(len(executable.outputs))] or len(feeds) < len(part.feeds):
+            return None
+        places, parts, count = tuple(map(names.index, feeds)), stage.parts, len(names)
+
+        def version(*args: Any, out: Any = None) -> list[np.ndarray] | None:
+            if len(args) == 1 and type(args[0]) is dict and len(args[0]) == count:
+                args = tuple(map(args[0].get, names))
+            if len(args) != count or out is not None:
+                return None
+            if self._last is not part:
+                self._last = part
+                parts.used(key)
+            part.runs += 1
+            return executable(*[args[i] for i in places])
+
+        return version
+
+    def drop(self, program: OpenExecutable) -> None:
+        """Calls need this program no more: another one serves all that it does."""
+        self._direct.clear()
+        program.close()
 
     def run(self, inputs: Any) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
@@ -157,9 +154,11 @@ class DynamicExecutable(Copyable):
 
     def _run(self, given: Mapping[str, Any], times: RunProfiler | None = None) -> list[Any]:
         """The outputs for inputs by name, which are padded and cut where there are buckets."""
-        if self.opening is not None and times is None and not self.staged.has("main", given):
-            results = self.opening.serve(given)
-            if results is not None:
+        if self.open_versions is not None and times is None and not self.staged.has("main", given):
+            program = self.open_versions.program_for(given)
+            if program is not None:
+                results = program(*given.values())
+                self._direct.keep(tuple([a.shape for a in given.values()]), program)
                 return results
         if self.buckets is None:
             return self.staged.run("main", dict(given), None, times)
@@ -175,8 +174,7 @@ class DynamicExecutable(Copyable):
         missing = [t.name for t in self.inputs if t.name not in shapes and not _static(t)]
         if missing:
             raise UsageError(f"specialize needs a shape for {', '.join(map(repr, missing))}", stage="specialize")
-        if self.opening is not None:
-            self.opening.forget()
+        self._direct.clear()
         with self.staged.ahead():
             if all(isinstance(shapes.get(t.name), np.ndarray) for t in self.inputs):
                 self._run(self._bind((shapes,)))
@@ -211,8 +209,8 @@ class DynamicExecutable(Copyable):
         check_repeats(repeats)
         times = RunProfiler(repeats)
         given = self._bind(arrays.spread(inputs))
-        if self.opening is not None and not self.staged.has("main", given):
-            program = self.opening.program_for(given)
+        if self.open_versions is not None and not self.staged.has("main", given):
+            program = self.open_versions.program_for(given)
             if program is not None:
                 return program.profile([given[t.name] for t in self.inputs], repeats)
         with self.staged.ahead():  # programs for these sizes are measured
@@ -237,45 +235,38 @@ class DynamicExecutable(Copyable):
             return [self._array(info, item) for item in value]
         if info.kind == "sequence":
             raise InputError(f"input {info.name!r} is a list of arrays, not a {type(value).__name__}", stage="run")
-        array = self._array(info, value)
-        if info.shape is None:
-            return array
-        fits = len(info.shape) == array.ndim
-        for axis, (d, n) in enumerate(zip(info.shape, array.shape, strict=False)):
-            if isinstance(d, int):
-                fits = fits and d == n
-            elif d is not None:
-                known, where = symbols.setdefault(d, (n, info.name))
-                if known != n:
-                    raise InputError(
-                        f"dimension {axis} of input {info.name!r} ({info}) is {n}, but {d} is {known} in {where!r}",
-                        stage="run",
-                    )
-        if not fits:
-            raise InputError(
-                f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
-                stage="run",
-                hint=f"expected inputs: {'; '.join(map(str, self.inputs))}",
-            )
+        array = self._array(info, value, info.shape)
+        for axis, (d, n) in enumerate(zip(info.shape or (), array.shape, strict=False)):
+            known, where = symbols.setdefault(d, (n, info.name)) if isinstance(d, str) else (n, "")
+            if known != n:
+                raise InputError(
+                    f"dimension {axis} of input {info.name!r} ({info}) is {n}, but {d} is {known} in {where!r}",
+                    stage="run",
+                )
         return array
 
-    def _array(self, info: DynamicInfo, value: object) -> np.ndarray:
+    def _array(self, info: DynamicInfo, value: object, shape: tuple[Any, ...] | None = None) -> np.ndarray:
         array = value if type(value) is np.ndarray else np.asarray(arrays.imported(value, info, self.inputs))  # type: ignore[arg-type]
-        if array.dtype != info.numpy_dtype:
+        same = array.dtype == info.numpy_dtype
+        fits = shape is None or len(shape) == array.ndim
+        if not (same and fits) or any(
+            type(d) is int and d != n for d, n in zip(shape or (), array.shape, strict=False)
+        ):
+            cast = f"dtypes are not converted silently: pass x.astype({str(info.numpy_dtype)!r}) if you mean that"
             raise InputError(
                 f"input {info.name!r} has {arrays.describe(array)}, the model takes {info}",
                 stage="run",
-                hint=f"dtypes are not converted silently: pass x.astype({str(info.numpy_dtype)!r}) if you mean that",
+                hint=f"expected inputs: {'; '.join(map(str, self.inputs))}" if same else cast,
             )
         return array
 
     def _refused(self, stage: Subgraph, frame: Frame) -> InputError:
         """What a call ends in that has no program, where none is made in calls."""
-        there = [describe_key(stage, key) or "()" for key in list(stage.parts)]
+        wanted, *there = [describe_key(stage, key) or "()" for key in (stage.key(frame), *stage.parts)]
         more = f"; {len(there) - SHOWN} more" if len(there) > SHOWN else ""
         shown = f"there are programs for {'; '.join(there[-SHOWN:])}{more}" if there else "there is none"
         return InputError(
-            f"there is no program for {describe(stage, frame) or '()'}, and specialize='never' compiles none in a call",
+            f"there is no program for {wanted}, and specialize='never' compiles none in a call",
             stage="run",
             operator=None if stage.body.info.id == "main" else stage.body.info.id,
             hint=f"{shown}; compile ahead with `specialize` (given arrays, it makes all that such a run needs)",
@@ -284,16 +275,16 @@ class DynamicExecutable(Copyable):
     # ---- what it is ----
 
     def _made(self, staged: Staged, stage: Subgraph, part: SpecializedSubgraph, frame: Frame) -> None:
-        with staged.lock:
-            self.compiled += 1
+        self.compiled += 1
+        self._direct.clear()
         what = f"{self.name}: " if stage.body.info.id == "main" else f"{self.name} {stage.body.info.id}: "
         if part.form:
-            made = staged.sights[stage].parts[-1]
-            log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, describe_form(stage, made))
+            form = describe_form(stage, stage.parts.open[0])
+            log.info("%scompiled in %.2f s for all sizes of %s", what, part.seconds, form)
             return
-        shapes, kept = describe(stage, frame) or "()", f"{len(stage.parts)} kept"
+        shapes, kept = describe_key(stage, stage.key(frame)) or "()", f"{len(stage.parts)} kept"
         log.info("%sspecialized for %s in %.2f s (%s)", what, shapes, part.seconds, kept)
-        if hash(stage.key(frame)) in stage.dropped and not self._warned:
+        if stage.parts.again(stage.key(frame)) and not self._warned:
             self._warned = True
             log.warning(
                 "%scompiled again for %s, which had to make room: more sizes are in use than the %d kept (pass "
@@ -304,31 +295,29 @@ class DynamicExecutable(Copyable):
             )
 
     def parts(self) -> Iterator[tuple[Subgraph, tuple[Any, ...], SpecializedSubgraph]]:
-        """All parts there are now, with their stage and key."""
-        with self.staged.lock:
-            found = [
-                (stage, key, part)
-                for body in self.staged.bodies.values()
-                for stage in body.stages.values()
-                for key, part in stage.parts.items()
-            ]
-        return iter(found)
+        """All fixed versions of subgraphs there are now, with their subgraph and key."""
+        return ((stage, key, part) for stage in self._stages() for key, part in list(stage.parts.items()))
 
     def open_parts(self) -> Iterator[tuple[Subgraph, OpenPart]]:
-        """All parts for all sizes that there are now, with their stage."""
-        with self.staged.lock:
-            found = [(stage, made) for stage, sight in self.staged.sights.items() for made in sight.parts]
-        return iter(found)
+        """All open versions of subgraphs there are now."""
+        return ((stage, made) for stage in self._stages() for made in reversed(stage.parts.open))
+
+    def _stages(self) -> list[Subgraph]:
+        return [stage for body in list(self.staged.bodies.values()) for stage in list(body.stages.values())]
 
     def _executables(self) -> list[Executable]:
         parts = [p for _, _, p in self.parts()] + [made.part for _, made in self.open_parts()]
-        opened = self.opening.programs if self.opening is not None else []
-        return [*(p.executable for p in parts if p.executable is not None), *opened]
+        return [*(p.executable for p in parts if p.executable is not None), *self.programs]
+
+    @property
+    def programs(self) -> list[OpenExecutable]:
+        """The programs for all sizes, the latest first."""
+        return self.open_versions.programs if self.open_versions is not None else []
 
     @property
     def arguments(self) -> list[Any]:
         """What a call takes: where one program serves all sizes, with sizes in the middle of its ranges."""
-        programs, names = self.opening.programs if self.opening is not None else [], {t.name for t in self.inputs}
+        programs, names = self.programs, {t.name for t in self.inputs}
         return [t for t in programs[0].arguments if t.name in names] if programs else self.inputs
 
     @property
@@ -354,24 +343,21 @@ class DynamicExecutable(Copyable):
         memory = self.memory
         lines += ["", f"{len(parts)} parts, {self.compiled} compiled in this process"]
         lines += [f"weights {size(memory.weights)} (shared), code {size(memory.code)}, arenas {size(memory.arena)}"]
-        for stage, key, part in parts:
+        every = [(s, describe_key(s, key), p, f"run {p.runs} times") for s, key, p in parts]
+        every += [(s, describe_form(s, v), v.part, f"for {v.served} sizes so far") for s, v in self.open_parts()]
+        for stage, sizes, part, use in every:
             calls = part.executable.package.program.calls if part.executable is not None else ()
-            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_key(stage, key)}"]
-            lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, run {part.runs} times"]
-            lines += _then(part)
-        for stage, made in self.open_parts():
-            calls = made.part.executable.package.program.calls if made.part.executable is not None else ()
-            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {describe_form(stage, made)}"]
-            lines += [f"  {len(calls)} kernel calls, made in {made.part.seconds:.2f} s, for {made.served} sizes so far"]
-            lines += _then(made.part)
-        lines += self.opening.describe() if self.opening is not None else []
+            lines += ["", f"{stage.body.info.id}, {len(stage.todo)} nodes to do, for {sizes}"]
+            lines += [f"  {len(calls)} kernel calls, made in {part.seconds:.2f} s, {use}"]
+            lines += [f"  then {a.kind} {a.name}" for a in part.actions]
+            lines += [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
+        lines += self.open_versions.describe() if self.open_versions is not None else []
         return NotebookText("\n".join(lines))
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data: ``model target threads inputs outputs memory programs``. Each of
         `programs` is what `Executable.facts` says of one, those for all sizes first."""
-        opened = self.opening.programs if self.opening is not None else []
-        memory = self.memory
+        programs, memory = self.programs, self.memory
         return {
             "model": self.name,
             "target": self.options["target"],
@@ -379,7 +365,7 @@ class DynamicExecutable(Copyable):
             "inputs": [str(t) for t in self.inputs],
             "outputs": [str(t) for t in self.outputs],
             "memory": {n: getattr(memory, n) for n in ("weights", "arena", "arena_bound", "scratch", "code")},
-            "programs": [e.facts() for e in (*opened, *(e for e in self._executables() if e not in opened))],
+            "programs": [e.facts() for e in (*programs, *(e for e in self._executables() if e not in programs))],
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -398,7 +384,7 @@ class DynamicExecutable(Copyable):
 
     def _whole(self, what: str) -> Executable:
         """The program for all sizes, which has no parts on the host."""
-        programs = self.opening.programs if self.opening is not None else []
+        programs = self.programs
         if len(programs) != 1:
             why = (
                 "is compiled for each size in its call" if not programs else "has several programs, each for some sizes"
@@ -429,35 +415,23 @@ def _static(info: DynamicInfo) -> bool:
     return info.kind == "tensor" and info.shape is not None and all(isinstance(d, int) for d in info.shape)
 
 
-def _then(part: SpecializedSubgraph) -> list[str]:
-    """What follows a part."""
-    after = [] if part.following is None else [f"  then {len(part.following.todo)} nodes"]
-    return [*(f"  then {a.kind} {a.name}" for a in part.actions), *after]
-
-
 def describe_form(stage: Subgraph, made: OpenPart) -> str:
     """``ids i64[1, d0], n i64[] = [d1] with d0:1..128, d1:1..512``"""
-    terms = iter(map(made.form.text, made.form.terms))
+    terms = map(made.form.text, made.form.terms)
     said = []
     for name, kind in zip(stage.reads, made.signature[1:], strict=True):
-        if not isinstance(kind, tuple) or kind[0] not in ("array", "value", "const"):
-            continue
-        what, dtype, shape = kind
-        dims = [next(terms) for _ in range(shape)] if what == "array" else shape
-        text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
-        said.append(text if what == "array" else f"{text} = [{', '.join(next(terms) for _ in range(prod(shape)))}]")
+        if isinstance(kind, tuple) and kind[0] in ("array", "value", "const"):
+            what, dtype, shape = kind
+            dims = list(islice(terms, shape)) if what == "array" else shape
+            text = f"{name} {DTYPES.get(dtype, dtype)}[{', '.join(map(str, dims))}]"
+            said.append(text if what == "array" else f"{text} = [{', '.join(islice(terms, prod(shape)))}]")
     return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
-
-
-def describe(stage: Subgraph, frame: Frame) -> str:
-    return describe_key(stage, stage.key(frame))
 
 
 def describe_key(stage: Subgraph, key: tuple[Any, ...]) -> str:
     """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
-    entries = key[1:]
     said = []
-    for name, entry in zip(stage.reads, entries, strict=True):
+    for name, entry in zip(stage.reads, key[1:], strict=True):
         if not isinstance(entry, tuple) or entry[0] == "list":
             continue
         dtype, shape, value = entry

@@ -19,18 +19,33 @@ import numpy as np
 from ..program import package as container
 from ..program.package import Package
 from ..program.program import Program, align_up
+from ..program.versions import making
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.files import replacing, written
 from ..support.mapped_file import MappedFile
+from ..support.options import Options
 from ..targets import base
-from .executable import Executable
+from .executable import Executable, threads_of
+from .lazy import LazySource
 from .open_executable import OpenExecutable, make
-from .open_parts import OpenPart, ShapeHistory, SizePattern, Term
+from .open_parts import OpenPart, SizePattern, Term
+from .open_versions import OpenVersions
+from .parts import (
+    Action,
+    BodyInfo,
+    DynamicInfo,
+    EmbeddedConstant,
+    PartitionedBody,
+    SpecializedSubgraph,
+    StoredSource,
+    Subgraph,
+    SubgraphPlan,
+)
+from .pool import ConstantPool
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
-    from .parts import SpecializedSubgraph, Subgraph
     from .staged import Staged
 
 
@@ -74,7 +89,7 @@ def _sample(flat: np.ndarray) -> bytes:
 def save(executable: DynamicExecutable, path: str | os.PathLike[str]) -> None:
     """Write the file, atomically; UsageError if the place cannot be written."""
     executable.staged.check()
-    with executable.staged.lock:
+    with making():
         writer = _Writer(executable)
         manifest = writer.manifest()
     with written(path, "package"), replacing(path) as f:
@@ -104,18 +119,17 @@ class _Writer:
                 "bodies": stored.bodies,
             },
             "bodies": [{"info": asdict(b.info), "stages": [self.stage(s) for s in b.stages.values()]} for b in bodies],
-            "opening": [self.program(p) for p in (x.opening.programs if x.opening is not None else ())],
+            "opening": [self.program(p) for p in x.programs],
         }
 
     def stage(self, stage: Subgraph) -> dict[str, Any]:
-        sight = self.executable.staged.sights.get(stage)
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
             "frozen": sorted(stage.frozen),
             "reads": stage.reads,
             "parts": [{"key": self.key(key), **self.part(part)} for key, part in stage.parts.items()],
-            "open": [] if sight is None else [self.open_part(p) for p in sight.parts],
+            "open": [self.open_part(p) for p in reversed(stage.parts.open)],
         }
 
     def open_part(self, made: OpenPart) -> dict[str, Any]:
@@ -127,8 +141,6 @@ class _Writer:
 
     def key(self, key: tuple[Any, ...]) -> list[Any]:
         """The key as JSON."""
-        from .parts import EmbeddedConstant
-
         frozen, *entries = key
         out: list[Any] = [sorted(frozen)]
         for e in entries:
@@ -225,13 +237,7 @@ class _Reader:
         self.arrays = [_array(weights, *where) for where in manifest["weights"]]
 
     def executable(self, threads: int | None) -> DynamicExecutable:
-        from ..support.options import Options
         from .dynamic import DynamicExecutable
-        from .executable import threads_of
-        from .lazy import LazySource
-        from .opening import Opening
-        from .parts import DynamicInfo, StoredSource
-        from .pool import ConstantPool
 
         d, pool = self.dynamic, ConstantPool()
         options = Options.restore({"specializations": d["limit"], **d["options"]})
@@ -260,18 +266,16 @@ class _Reader:
         executable.options["threads"] = asked
         executable.staged.opens = lazy.opens
         if options.specialize in ("open", "background") and not options.buckets:
-            opening = executable.opening = Opening(inputs, executable.staged, d["name"], lazy.open)
-            opening.programs = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
+            executable.open_versions = open_versions = OpenVersions(executable, lazy.open)
+            open_versions.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
             if options.specialize == "background":
-                for program in opening.programs:
+                for program in open_versions.programs:
                     lazy.beside(program)
         self.bodies(executable.staged, threads, pool)
         return executable
 
     def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        from .parts import BodyInfo, PartitionedBody, Subgraph
-
         made: dict[tuple[Any, ...], SpecializedSubgraph] = {}
         for b in self.dynamic["bodies"]:
             i = b["info"]
@@ -279,26 +283,26 @@ class _Reader:
             info = BodyInfo(i["id"], tuple(i["inputs"]), tuple(i["outputs"]), i["nodes"], types)
             body = staged.bodies[info.id] = PartitionedBody(info)
             for s in b["stages"]:
-                stage = Subgraph(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
+                stage = staged.add(body, tuple(s["todo"]), frozenset(s["start"]), tuple(s["reads"]))
                 stage.frozen = frozenset(s["frozen"])
-                body.stages[stage.todo, stage.start] = stage
         places = [
             (body, s, stage, p, data)
             for b in self.dynamic["bodies"]
             for body in [staged.bodies[b["info"]["id"]]]
-            for s, (stage, told) in enumerate(zip(body.stages.values(), b["stages"], strict=True))
-            for p, data in enumerate(told["parts"])
+            for s, (stage, stored) in enumerate(zip(body.stages.values(), b["stages"], strict=True))
+            for p, data in enumerate(stored["parts"])
         ]
         for body, s, stage, p, data in places:
             made[body.info.id, s, p] = self.part(data, stage, threads, pool)
         for body, s, stage, p, data in places:
             key = self.key(data["key"], made)
             stage.parts[key] = made[body.info.id, s, p]
-            staged.sights.setdefault(stage, ShapeHistory()).saw(key)
+            stage.parts.saw(key)
         for b in self.dynamic["bodies"]:
-            for stage, told in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
-                for data in told.get("open", ()):
-                    staged.sights.setdefault(stage, ShapeHistory()).add(self.open_part(data, stage, threads, pool))
+            for stage, stored in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
+                for data in stored.get("open", ()):
+                    stage.parts.saw((made_open := self.open_part(data, stage, threads, pool)).key)
+                    stage.parts.widen(made_open)
 
     def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> OpenPart:
         dims = tuple(Dim(**d) for d in data["form"]["dims"])
@@ -325,8 +329,6 @@ class _Reader:
         return made
 
     def part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> SpecializedSubgraph:
-        from .parts import Action, SpecializedSubgraph, SubgraphPlan
-
         executable = None if data["program"] is None else self.program(data["program"], threads, pool)
         actions = tuple(
             Action(
@@ -353,8 +355,6 @@ class _Reader:
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
     def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> Any:
-        from .parts import EmbeddedConstant
-
         if e[0] == "constant":
             return EmbeddedConstant(self.arrays[e[1]])
         if e[0] == "const":  # in files of before: by the part that it came from

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from ..program.open_sizes import SizeTable
 from ..program.package import Package
 from ..program.program import TensorInfo
 from ..program.states import StateBuffers
+from ..program.versions import Limits, Versions
 from ..support.aligned import address
 from ..support.errors import InputError, PackageError
 from ..support.formulas import evaluate
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tilewright")
 
 #: sizes whose tables are kept, those used last
-_KEPT = 256
+KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class OpenExecutable(Executable):
             for s, b in zip(self._buffers.infos, self._buffers.buffers, strict=True)
             if s.growth is not None
         ]
-        self._bound: OrderedDict[tuple[tuple[int, ...], ...], SizeBinding] = OrderedDict()
+        self._bound: Versions[tuple[tuple[int, ...], ...], SizeBinding, None] = Versions(Limits(KEPT))
         #: compiles specializations for fixed sizes in the background; None: nothing does (`background.Background`)
         self.background: Background | None = None
 
@@ -171,7 +171,7 @@ class OpenExecutable(Executable):
 
         return run_at
 
-    def run_with_sizes(self, sizes: Mapping[str, int], args: tuple[Any, ...]) -> list[np.ndarray]:
+    def run_with_sizes(self, sizes: Mapping[str, int], *args: np.ndarray) -> list[np.ndarray]:
         """A call where these are the sizes of dimensions, which inputs need not have."""
         return self._judged(self._run(self._values(args), None, None, sizes))
 
@@ -242,9 +242,8 @@ class OpenExecutable(Executable):
             made = self.sizes.shapes(sizes)
             outputs = tuple(replace(t, shape=s) for t, s in zip(self.results, made, strict=True))
             maker = self._runner if isinstance(self._runner, base.FormsMaker) else None
-            found = self._bound[key] = SizeBinding(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
-            while len(self._bound) > _KEPT:
-                self._bound.popitem(last=False)
+            found = SizeBinding(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
+            self._bound.keep(key, found)
         return found
 
     def _lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:

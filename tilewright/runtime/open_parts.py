@@ -2,41 +2,42 @@
 
 A subgraph (`staged.py`) has a program for the shapes, and the numbers that decide shapes, of one run. When others come
 that differ from these in sizes alone, the sizes that differ become dynamic dimensions (`support/sizes.py`), and one
-program serves all sizes in their ranges:
+open version serves all sizes in their ranges:
 
     x f32[1, 17, 8], mask f32[1, 17], n = [51]      the first run: a program for these
     x f32[1, 23, 8], mask f32[1, 23], n = [60]      the second: x f32[1, d0, 8], mask f32[1, d0], n = [d1]
     x f32[1, 40, 8], mask f32[1, 40], n = [75]      nothing is compiled
 
 Sizes that were equal in all runs so far are one dimension. Where a model cannot be compiled so, because operators need
-to know more of its sizes, others are tried (`ShapeHistory.forms`): sizes that grew alike as sums, ``d0 + 1``, and
+to know more of its sizes, others are tried (`SubgraphVersions.forms`): sizes that grew alike as sums, ``d0 + 1``, and
 ranges that begin higher. What the runs so far had in common by chance is corrected when a run has it no longer: then
-there is another program, of all runs.
+there is another version, of all runs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..program.versions import Limits, Versions, reach
 from ..support.dims import Dim
 from ..support.formulas import evaluate, formula
 from ..support.sizes import SMALLEST, decode, is_open
 from .open_executable import OpenExecutable
 from .parts import EmbeddedConstant, Entry, Frame, SpecializedSubgraph
 
-#: a range goes from 1 to so many times the largest size that was seen, and at least to this
-TIMES, AT_LEAST = 16, 64
+#: the range of a size of subgraphs ends at this or beyond
+AT_LEAST = 64
 #: numbers in small tensors of integers may be sizes
 MOST_NUMBERS = 64
-#: of stages that are alike but for sizes: programs for all sizes, failures to make one, runs that are remembered
-MOST_PROGRAMS, MOST_REFUSALS, MOST_RUNS = 6, 2, 16
-#: combinations of sizes of which it is known which program serves them
-KNOWN = 4096
+#: of runs that are alike but for sizes: open versions, failures to make one, runs that are remembered
+MOST_OPEN, MOST_REFUSALS, MOST_RUNS = 6, 2, 16
 
 Key = tuple[Any, ...]
 #: what a key has besides sizes, and its sizes
@@ -142,9 +143,7 @@ class SizePattern:
         lows = [1 << (min(b).bit_length() - 1) if near else 1 for b in bases]
         for t in terms.values():
             lows[t.dim] = max(lows[t.dim], -(-(1 - t.plus) // t.times))  # what is made of it is a size too
-        dims = [
-            Dim(f"d{i}", low, max(AT_LEAST, TIMES * max(b))) for i, (low, b) in enumerate(zip(lows, bases, strict=True))
-        ]
+        dims = [Dim(f"d{i}", low, reach(max(b), AT_LEAST)) for i, (low, b) in enumerate(zip(lows, bases, strict=True))]
         return SizePattern(tuple(dims), tuple(terms.get(c, c[0]) for c in columns))
 
     def __str__(self) -> str:
@@ -168,16 +167,6 @@ def _related(column: tuple[int, ...], base: tuple[int, ...], dim: int) -> Term |
     return Term(dim, times, column[0] - times * base[0])
 
 
-class AtSizes:
-    """A dynamic-shape program with its sizes bound, for those that do not follow from the shapes of its inputs."""
-
-    def __init__(self, executable: OpenExecutable, sizes: Mapping[str, int]) -> None:
-        self.executable, self.sizes = executable, dict(sizes)
-
-    def __call__(self, *arguments: np.ndarray) -> list[np.ndarray]:
-        return self.executable.run_with_sizes(self.sizes, arguments)
-
-
 @dataclass
 class OpenPart:
     """The dynamic-shape version of a subgraph, for all sizes of a `SizePattern`; compiled for a run with this key.
@@ -197,11 +186,15 @@ class OpenPart:
         for places in self.formulas.values():  # those of a damaged file are found here
             evaluate(tuple(places.values()), tuple((sizes or {}).values()))
 
-    def at(self, sizes: Mapping[str, int]) -> SpecializedSubgraph:
-        """The version with these sizes bound."""
+    def at(self, key: Key) -> SpecializedSubgraph | None:
+        """The version with the sizes of this key bound; None if it does not serve them."""
+        signature, numbers = split(key)
+        sizes = self.form.sizes(numbers) if signature == self.signature else None
+        if sizes is None:
+            return None
         made = copy.copy(self.part)
         if isinstance(made.executable, OpenExecutable):
-            made.executable = AtSizes(made.executable, sizes)  # type: ignore[assignment]
+            made.executable = partial(made.executable.run_with_sizes, sizes)  # type: ignore[assignment]
         made.constants = list(made.constants)
         for i, places in self.formulas.items():
             array = made.constants[i].array.copy()
@@ -211,30 +204,16 @@ class OpenPart:
         return made
 
 
-class ShapeHistory:
-    """The shapes that a subgraph was called with, and its dynamic-shape versions."""
+class SubgraphVersions(Versions[Key, SpecializedSubgraph, OpenPart]):
+    """The versions of a subgraph, and the sizes that they were compiled for."""
 
-    def __init__(self) -> None:
-        self.parts: list[OpenPart] = []
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits, lambda part: part.nbytes, OpenPart.at)
         self.runs: dict[Signature, list[Numbers]] = {}
-        self.refusals: dict[Signature, int] = {}
-        self._known: dict[Key, SpecializedSubgraph] = {}
-
-    def part(self, key: Key) -> SpecializedSubgraph | None:
-        """The dynamic-shape version with the sizes of this key bound; None if none fits."""
-        found = self._known.get(key)
-        if found is None and self.parts:
-            signature, numbers = split(key)
-            for p in reversed(self.parts):
-                if p.signature == signature and (sizes := p.form.sizes(numbers)) is not None:
-                    if len(self._known) >= KNOWN:
-                        self._known.clear()
-                    found = self._known[key] = p.at(sizes)
-                    break
-        return found
+        self.refusals: Counter[Signature] = Counter()
 
     def saw(self, key: Key) -> None:
-        """A specialization was compiled for this key."""
+        """A version was compiled for this key."""
         signature, numbers = split(key)
         runs = self.runs.setdefault(signature, [])
         if numbers not in runs:
@@ -242,11 +221,11 @@ class ShapeHistory:
             del runs[:-MOST_RUNS]
 
     def forms(self, key: Key) -> Iterator[SizePattern]:
-        """The patterns to try for a run that no version fits, the most general first."""
+        """The patterns to try for a run that no version serves, the most general first."""
         signature, numbers = split(key)
         runs = [*self.runs.get(signature, []), numbers]
-        programs = sum(p.signature == signature for p in self.parts)
-        if len(runs) < 2 or programs >= MOST_PROGRAMS or self.refusals.get(signature, 0) >= MOST_REFUSALS:
+        versions = sum(p.signature == signature for p in self.open)
+        if len(runs) < 2 or versions >= MOST_OPEN or self.refusals[signature] >= MOST_REFUSALS:
             return
         tried: list[SizePattern | None] = [None]
         for related in (False, True):
@@ -256,24 +235,18 @@ class ShapeHistory:
                     tried.append(form)
                     yield form  # type: ignore[misc]
 
-    def add(self, made: OpenPart) -> None:
-        """A new dynamic-shape version."""
-        self.saw(made.key)
-        self.parts.append(made)
-
     def refused(self, key: Key) -> None:
         """None of the `forms` can be compiled."""
-        signature, _ = split(key)
-        self.refusals[signature] = self.refusals.get(signature, 0) + 1
+        self.refusals[split(key)[0]] += 1
 
 
 def entries(reads: Sequence[str], frame: Frame, key: Key, numbers: Sequence[int]) -> dict[str, Entry]:
     """The entries that a subgraph reads, with other `numbers` in place of those of its key: arrays of these
     shapes, whose elements are not there."""
-    given, found = iter(numbers), {}
+    others, found = iter(numbers), {}
     for name, entry in zip(reads, key[1:], strict=True):
         kind, own = _split(entry)
-        new, value = [next(given) for _ in own], frame.find(name)
+        new, value = [next(others) for _ in own], frame.find(name)
         if own and is_open(*new):
             if kind[0] == "array":
                 value = np.broadcast_to(np.zeros((), kind[1]), [int(n) for n in new])
@@ -297,4 +270,4 @@ def formulas_of(constants: Sequence[np.ndarray]) -> Formulas:
     return found
 
 
-__all__ = ["AtSizes", "OpenPart", "ShapeHistory", "SizePattern", "Term", "entries", "formulas_of", "split"]
+__all__ = ["OpenPart", "SizePattern", "SubgraphVersions", "Term", "entries", "formulas_of", "split"]

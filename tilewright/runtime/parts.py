@@ -7,16 +7,18 @@ Nothing here imports MLIR.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..support.dtypes import NUMPY
 from ..support.mapped_file import MappedFile
 from .executable import Executable
+
+if TYPE_CHECKING:
+    from .open_parts import SubgraphVersions
 
 #: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
 #: optional)
@@ -208,17 +210,19 @@ class SpecializedSubgraph:
 
 
 class Subgraph:
-    """The nodes of a body that are left to execute, and the cache of their specializations."""
+    """The nodes of a body that are left to execute, and their specializations."""
 
     def __init__(
-        self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]
+        self,
+        body: PartitionedBody,
+        todo: tuple[int, ...],
+        frozen: frozenset[str],
+        reads: tuple[str, ...],
+        parts: SubgraphVersions,
     ) -> None:
-        self.body, self.todo, self.start, self.reads = body, todo, frozen, reads
+        self.body, self.todo, self.start, self.reads, self.parts = body, todo, frozen, reads, parts
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
-        self.parts: OrderedDict[tuple[Any, ...], SpecializedSubgraph] = OrderedDict()
-        #: hashes of the keys whose parts were dropped, the last ones
-        self.dropped: OrderedDict[int, None] = OrderedDict()
 
     def key(self, frame: Frame) -> tuple[Any, ...]:
         """The cache key: dtype and shape of the arrays that are read, the values of those that decide shapes."""

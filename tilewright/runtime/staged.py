@@ -4,8 +4,7 @@ A model (and each branch, loop body and function in it) is a `PartitionedBody`: 
 `Subgraph`s. A subgraph has the nodes that are left to execute. For the shapes of its inputs it is compiled into a
 `SpecializedSubgraph`: one native program for all nodes that can be compiled with what is known, and actions for those
 that run after it: an operator with a data-dependent result shape (`host`), a branch, a loop, a list operation. The next
-subgraph has the nodes that depend on the actions. Each subgraph has an LRU cache of its specializations
-(`Staged.full`).
+subgraph has the nodes that depend on the actions. Each subgraph keeps its versions (`program/versions.py`).
 
 Nothing here imports MLIR: a `Source` compiles a specialization that is not in the cache.
 """
@@ -13,16 +12,16 @@ Nothing here imports MLIR: a `Source` compiles a specialization that is not in t
 from __future__ import annotations
 
 import logging
-import os
+import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..program.versions import Limits, making
 from ..support import bugs
 from ..support import host_operators as host
 from ..support.budget import limited
@@ -32,7 +31,7 @@ from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
 from ..support.sizes import open_sizes
 from .executable import Executable
-from .open_parts import OpenPart, ShapeHistory, formulas_of
+from .open_parts import OpenPart, SubgraphVersions, formulas_of
 from .open_parts import entries as entries_of
 from .parts import (
     Action,
@@ -53,17 +52,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tilewright")
 
-#: held while anything is compiled: MLIR is not for several threads
-_compiling = threading.RLock()
-
-#: parts that a stage keeps when the options give no number: these in any case,
+#: versions that a subgraph keeps when the options give no number: these in any case,
 KEPT = 16
 #: and as many as this while their arenas and code together take no more bytes than that
 MOST_KEPT, KEPT_BYTES = 64, 1 << 30
-#: stages whose sizes depend on the data see more of them: they keep this many times as many parts
+#: subgraphs whose sizes depend on the data see more of them: they keep this many times as many versions
 LATER = 8
-#: combinations of shapes that were dropped and are remembered, to tell when one comes again
-DROPPED = 1024
 
 
 class Staged:
@@ -76,99 +70,105 @@ class Staged:
         limit: int | None,
         made: Callable[[Staged, Subgraph, SpecializedSubgraph, Frame], None] = lambda *_: None,
     ) -> None:
-        """`limit`: parts kept for each stage; None: by their number and bytes (see `full`)."""
+        """`limit`: versions kept for each subgraph; None: by their number and bytes (see `limits`)."""
         self.source, self.build, self.limit, self.made = source, build, limit, made
         #: gives the files that the constants of the model are mapped from
         self.files: Callable[[], Sequence[MappedFile]] = tuple
-        #: operators and seconds that making a part may take; None: see `budget`
+        #: operators and seconds that making a version may take; None: see `budget`
         self.operators: int | None = None
         self.deadline: float | None = None
-        #: parts that a stage keeps in any case
+        #: versions that a subgraph keeps in any case
         self.reserved = KEPT
-        #: what a call for which a part is missing ends in; None: the part is made
+        #: what a call for which a version is missing ends in; None: the version is made
         self.refuse: Callable[[Subgraph, Frame], TilewrightError] | None = None
-        #: whether parts are made for all sizes at once, where these change (`open_parts`)
+        #: whether open versions are made, where sizes change (`open_parts`)
         self.opens: Callable[[], bool] = bool
-        self.sights: dict[Subgraph, ShapeHistory] = {}
         self._ahead = threading.local()
         self.bodies: dict[str, PartitionedBody] = {}
-        #: held while stages and parts are changed
-        self.lock = threading.RLock()
-        _all.add(self)
 
     # ---- stages and parts ----
 
     def body(self, name: str) -> PartitionedBody:
-        with self.lock:
-            if name not in self.bodies:
-                self.bodies[name] = PartitionedBody(self.source().body(name))
-            return self.bodies[name]
+        if name not in self.bodies:
+            with making():
+                if name not in self.bodies:
+                    self.bodies[name] = PartitionedBody(self.source().body(name))
+        return self.bodies[name]
 
-    def stage(self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str]) -> Subgraph:
-        with self.lock:
-            if (todo, frozen) not in body.stages:
-                reads = self.source().reads(body.info.id, todo)
-                answers = sorted(frozen - set(reads))  # numbers that nodes asked for, which have no name in the model
-                body.stages[todo, frozen] = Subgraph(body, todo, frozen, (*reads, *answers))
-            return body.stages[todo, frozen]
+    def _stage(self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str]) -> Subgraph:
+        if (todo, frozen) not in body.stages:
+            reads = self.source().reads(body.info.id, todo)
+            answers = sorted(frozen - set(reads))  # numbers that nodes asked for, without a name in the model
+            self.add(body, todo, frozen, (*reads, *answers))
+        return body.stages[todo, frozen]
+
+    def add(
+        self, body: PartitionedBody, todo: tuple[int, ...], frozen: frozenset[str], reads: tuple[str, ...]
+    ) -> Subgraph:
+        """A subgraph without versions yet."""
+        parts = SubgraphVersions(self.limits(first=len(todo) == body.info.nodes))
+        made = body.stages[todo, frozen] = Subgraph(body, todo, frozen, reads, parts)
+        return made
+
+    def first(self, body: PartitionedBody) -> Subgraph:
+        """The subgraph that a run of this body begins with."""
+        if body.first is None:
+            with making():
+                body.first = self._stage(body, tuple(range(body.info.nodes)), frozenset())
+        return body.first
 
     def has(self, name: str, values: Mapping[str, Entry]) -> bool:
-        """Whether there is a part that a run of this body would begin with."""
+        """Whether there is a fixed version that a run of this body would begin with."""
         body = self.bodies.get(name)
         return body is not None and body.first is not None and body.first.key(Frame(dict(values))) in body.first.parts
 
     def part(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
-        """The specialization for the current values of the names; compiled if it is not in the cache."""
-        key = stage.key(frame)
-        part = stage.parts.get(key)
-        if part is not None:
-            with suppress(KeyError):  # without the lock: another thread may compile, and have taken it out
-                stage.parts.move_to_end(key)
-            return part
+        """The version for the current values of the names; made if there is none."""
         ahead = getattr(self._ahead, "making", False)  # then for these sizes alone
-        if not ahead and (part := self._at_sizes(stage, key)) is not None:
-            return part
-        if self.refuse is not None and not ahead:
+        found = self._found(stage, frame, ahead)
+        if found is None and self.refuse is not None and not ahead:
             raise self.refuse(stage, frame)
-        with self.lock, _compiling:
-            key = stage.key(frame)
-            part = stage.parts.get(key) or (None if ahead else self._at_sizes(stage, key))
-            if part is not None:
-                return part
-            if not ahead and (part := self._open(stage, frame)) is not None:
-                self.made(self, stage, part, frame)
-                return part
-            with limited(self.operators, self.deadline):
-                part = self.make(stage, frame)
-            key = stage.key(frame)
-            stage.parts[key] = part
-            self.sights.setdefault(stage, ShapeHistory()).saw(key)
-            while self.full(stage):
-                key, _ = stage.parts.popitem(last=False)
-                stage.dropped[hash(key)] = None
-                while len(stage.dropped) > DROPPED:
-                    stage.dropped.popitem(last=False)
+        if found is None:
+            with making():
+                found = self._found(stage, frame, ahead) or (None if ahead else self._open(stage, frame))
+                found = found or self._fixed(stage, frame)
+        assert found is not None
+        return found
+
+    def _found(self, stage: Subgraph, frame: Frame, ahead: bool) -> SpecializedSubgraph | None:
+        key = stage.key(frame)
+        return stage.parts.used(key) or (None if ahead else stage.parts.served(key))
+
+    def _fixed(self, stage: Subgraph, frame: Frame, by_values: bool = True) -> SpecializedSubgraph | None:
+        """A version for these sizes alone; None where it would depend on values, unless it may (`by_values`)."""
+        start = time.perf_counter()
+        self.check()
+        entries = {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
+        with limited(self.operators, self.deadline):
+            plan = self.source().plan(stage.body.info.id, stage.todo, stage.frozen, entries)
+            if not by_values and (plan.learned or stage.frozen):
+                return None
+            stage.frozen |= plan.learned
+            _check_progress(stage, plan)
+            part = self._assembled(stage, plan, start)
+        key = stage.key(frame)  # what making it learned is a part of it
+        stage.parts.saw(key)
+        stage.parts.keep(key, part)
         self.made(self, stage, part, frame)
         return part
 
-    def full(self, stage: Subgraph) -> bool:
-        """True if a stage has more parts than it may keep; what was made ahead, where nothing is made later, stays."""
-        count, more = len(stage.parts), 1 if stage.first else LATER
-        if self.limit is not None or count <= self.reserved * more:
-            return count > (self.limit or self.reserved) * more
+    def limits(self, first: bool) -> Limits:
+        """How many fixed versions a subgraph keeps; where none is made in calls, all that were made ahead."""
+        more = 1 if first else LATER
+        if self.limit is not None:
+            return Limits(self.limit * more)
         if self.refuse is not None:
-            return False
-        return count > MOST_KEPT * more or sum(part.nbytes for part in stage.parts.values()) > KEPT_BYTES
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While this thread compiles, others that want to do so wait."""
-        with self.lock, _compiling:
-            yield
+            return Limits(sys.maxsize)
+        return Limits(self.reserved * more, MOST_KEPT * more, KEPT_BYTES)
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Parts that this thread asks for meanwhile are made, also where calls are refused."""
+        """Fixed versions that this thread asks for meanwhile are made, also where calls are refused."""
         before, self._ahead.making = getattr(self._ahead, "making", False), True
         try:
             yield
@@ -176,89 +176,60 @@ class Staged:
             self._ahead.making = before
 
     def prepare(self, name: str, values: dict[str, Entry]) -> None:
-        """Make the first part of a body for arrays of these shapes; nothing if their values matter."""
-        body = self.body(name)
-        with self.lock, _compiling:
-            if body.first is None:
-                body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
-            stage, frame = body.first, Frame(values)
+        """Make the first fixed version of a body for arrays of these shapes; nothing if their values matter."""
+        with making():
+            stage, frame = self.first(self.body(name)), Frame(values)
             if stage.key(frame) not in stage.parts:
-                self.check()
-                before = stage.frozen
-                entries = {n: e for n in stage.reads if (e := frame.find(n)) is not Missing}
-                with limited(self.operators, self.deadline):
-                    plan = self.source().plan(name, stage.todo, stage.frozen, entries)
-                if not plan.learned and not before:
-                    self.part(stage, frame)
+                self._fixed(stage, frame, by_values=False)
 
-    def make(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph:
-        start = time.perf_counter()
+    def _assembled(self, stage: Subgraph, plan: SubgraphPlan, start: float) -> SpecializedSubgraph:
+        """The version that a plan leads to, which was begun at this time."""
+        executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
         self.check()
-        entries = {n: frame.find(n) for n in stage.reads}
-        entries = {n: e for n, e in entries.items() if e is not Missing}
-        body = stage.body.info.id
-        plan = self.source().plan(body, stage.todo, stage.frozen, entries)
-        stage.frozen |= plan.learned
-        executable = None if plan.graph is None else self.build(plan.graph, body)
-        self.check()
-        following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
-        if following is stage and not plan.actions:
-            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
+        following = self._stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
         return SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
 
-    def _at_sizes(self, stage: Subgraph, key: tuple[Any, ...]) -> SpecializedSubgraph | None:
-        """The part for all sizes of a stage, at those of this key; None if there is none."""
-        sight = self.sights.get(stage)
-        return None if sight is None else sight.part(key)
-
     def _open(self, stage: Subgraph, frame: Frame) -> SpecializedSubgraph | None:
-        """A part for all sizes of a stage, at those of now; None if sizes are not what changed, or no program can serve
-        all of them."""
-        sight, source = self.sights.get(stage), self.source() if self.opens() else None
-        if sight is None or not isinstance(source, DynamicShapeSource) or not self._goes_on(stage):
+        """An open version, at the sizes of now; None if sizes are not what changed, or no program can serve all of
+        them."""
+        source = self.source() if self.opens() else None
+        if not isinstance(source, DynamicShapeSource) or not self._goes_on(stage):
             return None
-        key, refused = stage.key(frame), False
-        for form in sight.forms(key):
+        key, body, refused = stage.key(frame), stage.body.info.id, False
+        for form in stage.parts.forms(key):
             plan: SubgraphPlan | None = None
             start = time.perf_counter()
+            self.check()
             try:
                 with limited(self.operators, self.deadline), open_sizes(form.dims) as known:
                     assert known is not None
                     entries = entries_of(stage.reads, frame, key, form.numbers(known.symbols))
-                    plan = self._plan_open(source, stage, entries)
-                    executable = None if plan.graph is None else self.build(plan.graph, stage.body.info.id)
-                    formulas = formulas_of(plan.constants)
+                    found = source.plan_open(body, stage.todo, stage.frozen, entries)
+                    if more := found.learned - stage.frozen:
+                        raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
+                    _check_progress(stage, found)
+                    plan = found
+                    part, formulas = self._assembled(stage, plan, start), formulas_of(plan.constants)
             except Exception as e:  # no reason for a call to fail
                 self.check()
-                bugs.note(e, f"{stage.body.info.id} is compiled for each size")
+                bugs.note(e, f"{body} is compiled for each size")
                 why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
-                log.info("%s: no program for all sizes of %s: %s", stage.body.info.id, form, why)
+                log.info("%s: no program for all sizes of %s: %s", body, form, why)
                 refused = True
                 if plan is not None:  # the operators do not ask for more than there is to know
                     break
                 continue
-            following = self.stage(stage.body, plan.todo, plan.frozen) if plan.todo else None
-            part = SpecializedSubgraph(plan, executable, following, time.perf_counter() - start)
-            sight.add(OpenPart(key, form, part, formulas))
-            return sight.part(key)
+            stage.parts.saw(key)
+            stage.parts.widen(OpenPart(key, form, part, formulas))
+            self.made(self, stage, part, frame)
+            return stage.parts.served(key)
         if refused:
-            sight.refused(key)
+            stage.parts.refused(key)
         return None
-
-    def _plan_open(self, source: DynamicShapeSource, stage: Subgraph, entries: dict[str, Entry]) -> SubgraphPlan:
-        """What is made of a stage while sizes are open."""
-        self.check()
-        body = stage.body.info.id
-        plan = source.plan_open(body, stage.todo, stage.frozen, entries)
-        if more := plan.learned - stage.frozen:
-            raise UnsupportedError(f"it hangs on the values of {', '.join(more)}", operator=body)
-        if not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
-            raise CompileError("this part of the model does not get any further", stage="specialize", operator=body)
-        return plan
 
     def _goes_on(self, stage: Subgraph) -> bool:
         """Whether a model has sizes that depend on data: of others, whose sizes are those of their inputs alone,
-        programs are made for the sizes of each call (`Opening` has one for all)."""
+        fixed versions are made (`OpenVersions` has the open ones)."""
         if not stage.first or stage.body.info.id != "main":
             return True
         return any(
@@ -276,10 +247,8 @@ class Staged:
         self, name: str, values: dict[str, Entry], parent: Frame | None = None, times: RunProfiler | None = None
     ) -> list[Entry]:
         """Run a body; its outputs in order, without `EmbeddedConstant`."""
-        body = self.bodies.get(name) or self.body(name)
-        if body.first is None:
-            body.first = self.stage(body, tuple(range(body.info.nodes)), frozenset())
-        frame, stage = Frame(values, parent), body.first
+        body = self.body(name)
+        frame, stage = Frame(values, parent), self.first(body)
         while True:
             part = self.part(stage, frame)
             part.runs += 1
@@ -312,7 +281,7 @@ class Staged:
             results = run(self, action, frame, times)
         elif action.kind == "fold":
             entries = {n: frame.find_plain(n) for n in action.inputs if n}
-            with self.lock, _compiling:
+            with making():
                 self.check()
                 found = self.source().evaluate(body.info.id, action.node, entries)
             results = [found.get(n) for n in action.outputs]
@@ -326,19 +295,11 @@ class Staged:
                 frame.values[name] = result
 
 
-_all: weakref.WeakSet[Staged] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """The threads that were compiling live in the parent only: what they would have made is made anew in the child."""
-    global _compiling
-    _compiling = threading.RLock()
-    for staged in list(_all):
-        staged.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def _check_progress(stage: Subgraph, plan: SubgraphPlan) -> None:
+    if plan.todo and not plan.actions and (plan.todo, plan.frozen) == (stage.todo, stage.start):
+        raise CompileError(
+            "this part of the model does not get any further", stage="specialize", operator=stage.body.info.id
+        )
 
 
 class RunProfiler:

@@ -18,7 +18,7 @@ from support.open_models import MODELS, feeds
 import tilewright as tw
 from tilewright.driver import background
 from tilewright.driver.background import ProcessMaker, _compile, _kept
-from tilewright.driver.package_cache import Told
+from tilewright.driver.package_cache import ModelFiles
 from tilewright.frontends import protocol
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.open_executable import OpenExecutable
@@ -121,17 +121,17 @@ def test_a_text_of_mlir_with_open_dimensions(monkeypatch):
 
 
 def test_a_file_that_is_another_model_now(path):
-    told = Told.of([background.map_file(path)])
+    files = ModelFiles.of([background.map_file(path)])
     options = replace(fixed(3), cache=True)
-    assert isinstance(_compile(str(path), options, told), Path)
-    assert isinstance(_compile(str(path), options, told), Path)  # which is there
+    assert isinstance(_compile(str(path), options, files), Path)
+    assert isinstance(_compile(str(path), options, files), Path)  # which is there
     other = MODELS[MODEL][0]()
     other.graph.initializer[0].raw_data = bytes(len(other.graph.initializer[0].raw_data))
     path.unlink()
     onnx.save(other, path)
     for cache in (True, False):
         with pytest.raises(PackageError, match=r"m.onnx is not the model any more that was compiled"):
-            _compile(str(path), replace(options, cache=cache), told)
+            _compile(str(path), replace(options, cache=cache), files)
 
 
 def test_a_source_that_no_process_can_have():

@@ -139,7 +139,7 @@ def test_what_is_no_call_is_not_counted():
     for _ in range(5):
         with pytest.raises(InputError):
             run(np.zeros((17, 24), np.float32))
-    assert run.background.wait(10) and maker.asked == [] and not run.background._calls
+    assert run.background.wait(10) and maker.asked == [] and not run.background._demand
 
 
 def test_the_caller_does_not_wait():
@@ -179,7 +179,7 @@ def test_what_is_counted_is_bounded(monkeypatch):
     monkeypatch.setattr(background, "COUNTED", 3)
     run, _ = executable()
     call(run, *range(1, 9))
-    assert len(run.background._calls) == 3
+    assert len(run.background._demand) == 3
 
 
 def test_weights_of_the_same_layout_are_the_same_memory():

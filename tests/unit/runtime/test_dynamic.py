@@ -14,6 +14,7 @@ from support.onnx_models import model as make
 from support.onnx_models import node, value
 
 import tilewright as tw
+from tilewright.program.versions import Limits
 from tilewright.runtime import staged
 from tilewright.support.errors import InputError, ModelError, UsageError
 
@@ -202,7 +203,7 @@ def test_more_sizes_than_are_kept(caplog, monkeypatch):
         executable(rows(n))
     assert [r.levelname for r in caplog.records] == ["WARNING"], "once"
     assert "compiled again for x f32[1, 16]" in caplog.text and "4 kept" in caplog.text
-    monkeypatch.setattr(staged, "KEPT_BYTES", 0)
+    executable.staged.bodies["main"].first.parts.limits = Limits(2, 4, 0)
     executable(rows(6))
     assert [key[1][1] for _, key, _ in executable.parts()] == [(3, 16), (6, 16)], "large parts: those kept in any case"
 
@@ -357,7 +358,8 @@ def test_calls_of_the_same_shapes_go_straight_to_the_program(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run, "_bind", None)  # not asked for again
         np.testing.assert_allclose(run(x)[0], run({"x": x})[0])
-    for wrong in ((x.astype(np.float64),), ({"z": x},), (x, x), (x[:, :3],)):
+        np.testing.assert_allclose(run(x[:1].repeat(5, 0))[0][0], run(x)[0][0])  # of another size that was called
+    for wrong in ((x.astype(np.float64),), ({"z": x},), ({"x": x, "z": x},), (x, x), (x[:, :3],)):
         with pytest.raises(InputError):
             run(*wrong)
 

@@ -121,7 +121,7 @@ def test_the_same_size_gives_the_same_bits():
 def test_more_sizes_than_are_kept(monkeypatch):
     from tilewright.runtime import open_executable
 
-    monkeypatch.setattr(open_executable, "_KEPT", 3)
+    monkeypatch.setattr(open_executable, "KEPT", 3)
     run = compiled("elementwise")
     for _ in range(2):
         for batch in range(1, 7):

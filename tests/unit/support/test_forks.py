@@ -11,7 +11,7 @@ from support.forking import in_child
 
 import tilewright as tw
 from tilewright.codegen.llvm import assemble
-from tilewright.runtime import staged
+from tilewright.program import versions
 from tilewright.support import forks
 from tilewright.targets.cpu import device
 from tilewright.targets.cpu.description import host
@@ -85,8 +85,8 @@ def test_forks_wait_for_short_locks():
 
 
 def test_locks_of_compilations_are_new_in_a_child():
-    with staged._compiling:
-        assert in_child(lambda: in_thread(lambda: staged._compiling.acquire(blocking=False))) == 0
+    with versions.making():
+        assert in_child(lambda: in_thread(lambda: versions._making.acquire(blocking=False))) == 0
 
 
 def in_thread(work):

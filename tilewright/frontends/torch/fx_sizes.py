@@ -12,12 +12,13 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from ...program.versions import reach
 from ...support.errors import UnsupportedError
 from ...support.sizes import Dim, is_open
 from .symbols import ENDLESS, NoFormula, holds, size_of
 
-#: a range goes to so many times the size of the call that it is made for, and at least to this
-TIMES, AT_LEAST = 16, 1024
+#: the range of a symbol that PyTorch knows no end of ends at this or beyond
+AT_LEAST = 1024
 #: from the begin of a range on, so many sizes are asked for one that a graph can be called with
 _TRIED = 64
 #: so many have to fit for a number to be taken as one that divides all
@@ -165,7 +166,7 @@ class Range:
         """An open dimension for a call with this size; None if the symbol cannot be that."""
         if size < self.low or size % self.divisor or (self.high is not None and size > self.high):
             return None
-        high = self.high if self.high is not None else max(AT_LEAST, TIMES * size, at_least)
+        high = self.high if self.high is not None else max(reach(size, AT_LEAST), at_least)
         return Dim(name, self.low, high // self.divisor * self.divisor, self.divisor)
 
     def both(self, other: Range) -> Range:

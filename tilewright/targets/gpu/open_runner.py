@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import numpy as np
 from ...codegen.gpu.open_launch import LaunchAt
 from ...program.open_sizes import SizeTable
 from ...program.program import COPY, BufferRef, align_up
+from ...program.versions import Limits, Versions
 from ...support.errors import PackageError, TilewrightError
 from ...support.formulas import evaluate, function
 from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step
@@ -88,7 +88,7 @@ class OpenGpuContext(GpuContext):
     runner: OpenGpuRunner
 
     def __init__(self, runner: OpenGpuRunner, device: Device) -> None:
-        self.kept: OrderedDict[tuple[int, ...], AtSize] = OrderedDict()
+        self.kept: Versions[tuple[int, ...], AtSize, None] = Versions(Limits(KEPT))
         self.now: AtSize | None = None
         self.bytes: dict[str, list[int]] = {}
         super().__init__(runner, device)
@@ -113,7 +113,7 @@ class OpenGpuContext(GpuContext):
         dims, starts = len(names), len(names) + len(self.open.starts)
         count = starts + len(self.open.copies)
         numbers = tuple((ctypes.c_int64 * count).from_address(table))
-        found = self.kept.pop(numbers[:dims], None)
+        found = self.kept.used(numbers[:dims])
         if found is None:
             sizes = dict(zip(names, numbers, strict=False))
             inputs = _sized(self.program.inputs, self.open.inputs, numbers[:dims])
@@ -124,9 +124,8 @@ class OpenGpuContext(GpuContext):
             for space, wanted in needs.items():
                 for number, nbytes in enumerate(wanted):
                     self.grow(space, number, nbytes)
-        self.kept[numbers[:dims]] = self.now = found
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+            self.kept.keep(numbers[:dims], found)
+        self.now = found
 
     def grow(self, space: str, number: int, nbytes: int) -> None:
         """Have so many bytes. What was recorded with less memory goes: its buffers are not used any more."""
@@ -190,14 +189,12 @@ class OpenGpuContext(GpuContext):
 
     def grow_scratch(self, nbytes: int) -> None:
         if nbytes > self.bytes["scratch"][0]:
-            now = self.now
             self.kept.clear()
-            self.scratch, self.bytes["scratch"] = None, [-1]
+            self.scratch = None
             self.scratch = self.device.allocate(nbytes) if nbytes else None
             self.bytes["scratch"][0] = nbytes
-            assert now is not None
-            now.recordings.clear()
-            self.kept[tuple(now.sizes.values())] = now
+            self.size.recordings.clear()
+            self.kept[tuple(self.size.sizes.values())] = self.size
 
     def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, BufferSlice]:
         """The tables of kernels, one behind the other in a buffer of the device."""

@@ -13,126 +13,79 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..program.open_sizes import SizeTable
+from ..program.versions import Limits, Versions, making, reach
 from ..support.dims import ChosenDim
 from ..support.errors import InputError, ModelError, TilewrightError
 from ..support.formulas import numbered
-from . import noise
-from .background import Shapes, shapes_of
+from .background import Shapes, sizes_of_inputs
 from .open_executable import OpenExecutable
 from .parts import DynamicInfo
-from .staged import Staged
+
+if TYPE_CHECKING:
+    from .dynamic import DynamicExecutable
 
 log = logging.getLogger("tilewright")
 
 #: the largest size of a dimension, and the one that questions of the model are answered for, where no call tells them:
 #: of the first dimension of an input (a batch), of those of an image, of all others
 BATCH, IMAGE, LENGTH = (64, 8), (1024, 32), (4096, 64)
-#: a range that a call outgrew goes to so many times its size, and at least to so many times what it was
-TIMES, GROWTH = 16, 2
 #: programs that are kept, and failures to make one after which nothing more is tried
 MOST_PROGRAMS, MOST_REFUSALS = 8, 2
-#: combinations of shapes that are known to be in the ranges
-KNOWN = 4096
 
 
-class Opening:
-    """The programs for all sizes of a `DynamicExecutable`: one, and more for sizes that it does not serve, such as
-    those beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all sizes at once,
-    nothing is served here: a program is then made for each size, in its call.
+class OpenVersions:
+    """Makes the open versions of a `DynamicExecutable`: one program for all sizes, and more for sizes that it does not
+    serve, such as those beyond its ranges, or a 0. Each is made in the caller. Where a model cannot be compiled for all
+    sizes at once, nothing is served here: a program is then made for each size, in its call.
     """
 
-    def __init__(
-        self, inputs: Sequence[DynamicInfo], staged: Staged, name: str, compile: Callable[[dict[str, Any]], Any]
-    ) -> None:
+    def __init__(self, run: DynamicExecutable, compile: Callable[[dict[str, Any]], Any]) -> None:
         """`compile` makes the executable for the option `inputs`."""
-        self.inputs, self.staged, self.name, self.compile = inputs, staged, name, compile
-        #: those used last first
-        self.programs: list[OpenExecutable] = []
-        tensors = all(t.kind == "tensor" and t.shape is not None for t in inputs)
+        self.inputs, self.name, self.compile = run.inputs, run.name, compile
+        #: one that serves all sizes of another takes its place: it was made because they were too few
+        self.versions: Versions[Shapes, OpenExecutable, OpenExecutable] = Versions(
+            Limits(0), bind=_takes, covers=_covers, drop=run.drop
+        )
+        tensors = all(t.kind == "tensor" and t.shape is not None for t in run.inputs)
         #: nothing more is tried
-        self.refused = not tensors or not any(isinstance(d, (str, type(None))) for t in inputs for d in t.shape or ())
+        self.refused = not tensors or all(isinstance(d, int) for t in run.inputs for d in t.shape or ())
         self._refusals, self._warned = 0, False
-        self._known: dict[Shapes, OpenExecutable] = {}
 
-    def at_once(self, args: tuple[Any, ...], out: Any) -> list[np.ndarray] | None:
-        """The results of a call with shapes that were served before; None for others."""
-        if not self._known:
-            return None
-        program = self._known.get(shapes_of(self.inputs, args))  # type: ignore[arg-type]
-        return None if program is None else program(*args, out=out)
-
-    def serve(self, given: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """The results for inputs by name, which are checked; None if no program can serve them all."""
-        program = self.program_for(given)
-        if program is None:
-            return None
-        results = program(*(given[t.name] for t in self.inputs))
-        if len(self._known) >= KNOWN:
-            self._known.clear()
-        self._known[tuple([given[t.name].shape for t in self.inputs])] = program
-        return results
+    @property
+    def programs(self) -> list[OpenExecutable]:
+        """Those there are, the latest first."""
+        return self.versions.open
 
     def program_for(self, given: Mapping[str, Any]) -> OpenExecutable | None:
-        """The program for all sizes that serves inputs by name, which are checked; made if there is none yet. None if
-        no program can serve them all."""
+        """The program that serves inputs by name, which are checked; made if there is none yet. None if no program can
+        serve them all."""
         if self.refused and not self.programs:
             return None
-        return self._program_for(tuple([given[t.name].shape for t in self.inputs]))
+        shapes = tuple([given[t.name].shape for t in self.inputs])
+        return self.versions.obtain(shapes, lambda: self._make(shapes))
 
     def prepare(self) -> None:
         """Make the program for usual sizes, before anything is called."""
-        with self.staged.alone():
-            if not self.programs and not self.refused:
-                self._make(None)
+        with making():
+            if not self.programs and (made := self._make(None)) is not None:
+                self.versions.widen(made)
 
-    def forget(self) -> None:
-        """There may be a better program for some shapes now."""
-        self._known.clear()
-
-    def _program_for(self, shapes: Shapes) -> OpenExecutable | None:
-        found = self._fitting(shapes)
-        if found is None and not self.refused:
-            with self.staged.alone():
-                found = self._fitting(shapes)
-                if found is None and not self.refused:
-                    self._make(shapes)
-                    found = self._fitting(shapes)
-        return found
-
-    def _fitting(self, shapes: Shapes) -> OpenExecutable | None:
-        names = [t.name for t in self.inputs]
-        for program in list(self.programs):
-            try:
-                _given(program).sizes(shapes, names)
-            except InputError:
-                continue
-            return program
-        return None
-
-    def _make(self, shapes: Shapes | None) -> None:
+    def _make(self, shapes: Shapes | None) -> OpenExecutable | None:
         """A program around these shapes, or around usual ones."""
+        if self.refused or len(self.programs) >= MOST_PROGRAMS:
+            return None
         wanted = self._ranges(shapes)
         if not any(isinstance(d, ChosenDim) for dims in wanted.values() for d in dims):
-            return
+            return None
         try:
-            made = self.compile(wanted)
+            made: OpenExecutable = self.compile(wanted)
         except TilewrightError as e:
             self._failed(e, shapes)
-            return
-        # One that serves all sizes of another takes its place: it was made because they were too few.
-        replaced = [p for p in self.programs if _covers(made, p)]
-        self.programs = [made, *(p for p in self.programs if p not in replaced)][:MOST_PROGRAMS]
-        self.refused = len(self.programs) == MOST_PROGRAMS
-        self.forget()
-        for program in replaced:
-            program.close()
+            return None
         log.info("%s: compiled for all sizes of %s", self.name, ", ".join(map(str, made.sizes.dims)))
+        return made
 
     def _failed(self, error: TilewrightError, shapes: Shapes | None) -> None:
         """There is no such program. Sizes that a model refuses say nothing about others."""
@@ -142,16 +95,12 @@ class Opening:
         # Of usual sizes it is not known that the model takes them, so a call's are tried, where the import failed.
         final = shapes is not None or error.run_time or error.stage not in (None, "import", "specialize")
         self.refused = self._refusals >= MOST_REFUSALS or (final and not self.programs)
-        level, what = (
-            logging.WARNING,
-            "cannot be compiled for all sizes at once, so each new size is compiled in its call",
-        )
+        warn = self.refused and not (error.run_time or self._warned)
+        self._warned |= warn
+        what = "cannot be compiled for all sizes at once, so each new size is compiled in its call"
         if error.run_time:
-            level, what = logging.INFO, "runs in parts, which are compiled when it is called"
-        elif not self.refused or self._warned:
-            level = logging.INFO
-        self._warned |= level == logging.WARNING
-        log.log(level, "%s: %s: %s", self.name, what, error.message)
+            what = "runs in parts, which are compiled when it is called"
+        log.log(logging.WARNING if warn else logging.INFO, "%s: %s: %s", self.name, what, error.message)
 
     def _ranges(self, shapes: Shapes | None) -> dict[str, tuple[Any, ...]]:
         """The option `inputs`: known sizes, and a range for each open one that holds these shapes and all before."""
@@ -163,10 +112,8 @@ class Opening:
                 if isinstance(name, int) or name in chosen or not name.isidentifier():
                     continue
                 high, point = _usual(t, axis)
-                n = point if shape is None else shape[axis]
-                if n > before.get(name, high):
-                    high = max(TIMES * n, GROWTH * before.get(name, 0))
-                high = max(high, before.get(name, 0))
+                n, largest = point if shape is None else shape[axis], before.get(name, high)
+                high = reach(n, 0) if n > largest else max(high, largest)
                 chosen[name] = ChosenDim(name, 0 if _grows(self.inputs, name, dims) else 1, high, point=n) if n else 0
         return {
             t.name: tuple(d if isinstance(d, int) else _with(d, chosen) for d in names)
@@ -182,10 +129,6 @@ class Opening:
             lines += ["", f"one program for {', '.join(map(str, program.sizes.dims))}"]
             lines += [f"  {line}".rstrip() for line in program.explain().splitlines()]
         return lines
-
-    def close(self) -> None:
-        for program in self.programs:
-            program.close()
 
 
 def _dimensions(inputs: Sequence[DynamicInfo]) -> list[list[int | str]]:
@@ -245,13 +188,13 @@ def _with(name: str, chosen: Mapping[str, Any]) -> Any:
     return name
 
 
-def _given(program: OpenExecutable) -> SizeTable:
-    """The sizes of a program, of the inputs that a caller gives."""
-    infos = program.package.program.inputs
-    if not any(t.name == noise.KEY for t in infos):
-        return program.sizes
-    shapes = zip(infos, program.sizes.inputs, strict=True)
-    return replace(program.sizes, inputs=tuple(dims for t, dims in shapes if t.name != noise.KEY))
+def _takes(program: OpenExecutable, shapes: Shapes) -> OpenExecutable | None:
+    """A program, None if it does not take inputs of these shapes."""
+    try:
+        sizes_of_inputs(program.package.program).sizes(shapes, [t.name for t in program.inputs])
+    except InputError:
+        return None
+    return program
 
 
 def _covers(program: OpenExecutable, other: OpenExecutable) -> bool:
@@ -278,4 +221,4 @@ def _identifier(name: str, names: dict[Any, str]) -> str:
     return names[name]
 
 
-__all__ = ["Opening"]
+__all__ = ["OpenVersions"]

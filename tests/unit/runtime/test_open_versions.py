@@ -28,7 +28,7 @@ ort = pytest.importorskip("onnxruntime", reason="onnxruntime computes what is ex
 
 def compiled(source, **options) -> DynamicExecutable:
     run = tw.compile(source, threads=1, **options)
-    assert isinstance(run, DynamicExecutable) and run.opening is not None
+    assert isinstance(run, DynamicExecutable) and run.open_versions is not None
     return run
 
 
@@ -42,7 +42,7 @@ def right(run, name: str, batch: int, seq: int = 1) -> None:
 
 def dims(run) -> list[str]:
     """Of the program that was made last."""
-    return [str(d) for d in run.opening.programs[0].sizes.dims]
+    return [str(d) for d in run.open_versions.programs[0].sizes.dims]
 
 
 @pytest.fixture
@@ -67,17 +67,17 @@ def test_nothing_is_left_to_calls(no_compiler, tmp_path):
     for i, (batch, seq) in enumerate(((1, 1), (1, 128), (2, 33), (64, 3), (7, 96), (3, 70))):
         right([run, loaded, lambda given: session.run(None, given)][i % 3], "encoder", batch, seq)
         right(run, "encoder", batch, seq)
-    assert run.compiled == loaded.compiled == 0 and len(run.opening.programs) == 1
+    assert run.compiled == loaded.compiled == 0 and len(run.open_versions.programs) == 1
 
 
 def test_ranges_that_are_outgrown():
     run = compiled(MODELS["mlp"][0](), specialize="background")
     right(run, "mlp", 2)
-    (before,) = run.opening.programs
+    (before,) = run.open_versions.programs
     right(run, "mlp", 64)
-    assert run.opening.programs == [before] and dims(run) == ["batch:1..64"]
+    assert run.open_versions.programs == [before] and dims(run) == ["batch:1..64"]
     right(run, "mlp", 65)
-    assert dims(run) == ["batch:1..1040"] and before.background._stopped and len(run.opening.programs) == 1
+    assert dims(run) == ["batch:1..1040"] and before.background._stopped and len(run.open_versions.programs) == 1
     for batch in (1040, 1, 3):
         right(run, "mlp", batch)
 
@@ -117,7 +117,7 @@ def test_a_branch_on_a_size():
     for n in (2, 5, 2, 3, 4):
         x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
         np.testing.assert_array_equal(run(x)[0], np.maximum(x, 0) if n > 3 else -x)
-    assert [[str(d) for d in p.sizes.dims] for p in run.opening.programs] == [["n:1..3"], ["n:4..64"]]
+    assert [[str(d) for d in p.sizes.dims] for p in run.open_versions.programs] == [["n:1..3"], ["n:4..64"]]
 
 
 def test_a_model_that_cannot_be_compiled_for_all_sizes(caplog):
@@ -153,7 +153,7 @@ def test_a_size_that_is_0_beside_others():
     run = compiled(MODELS["elementwise"][0]())
     for seq in (5, 9):
         assert run(np.zeros((0, seq, 20), np.float32))[0].shape == (0, seq, 20)
-    assert dims(run) == ["seq:1..4096"] and run.compiled == 0 and len(run.opening.programs) == 2
+    assert dims(run) == ["seq:1..4096"] and run.compiled == 0 and len(run.open_versions.programs) == 2
     right(run, "elementwise", 3, 4)
 
 
@@ -169,7 +169,7 @@ def test_caches_that_are_empty_at_first(no_compiler):
         old, new = np.full((2, 2, past, 4), 2, np.float32), np.ones((2, 2, seq, 4), np.float32)
         (got,) = run(old, old, new, np.zeros((past + seq, 1), np.float32))
         np.testing.assert_array_equal(got, np.concatenate([old, new], 2) * 2)
-    assert sorted(dims(run)) == ["batch:1..64", "past:0..4096", "seq:1..4096"] and len(run.opening.programs) == 1
+    assert sorted(dims(run)) == ["batch:1..64", "past:0..4096", "seq:1..4096"] and len(run.open_versions.programs) == 1
 
 
 def test_an_image_that_is_halved_and_doubled(no_compiler):
@@ -202,7 +202,7 @@ def test_names_that_have_to_be_one():
     for n, m in ((3, 3), (1, 5), (1, 7), (9, 1), (64, 64)):
         a, b = np.full((n, 4), 2, np.float32), np.arange(m, dtype=np.float32)[:, None] * np.ones(4, np.float32)
         np.testing.assert_array_equal(run(a, b)[0], a + b)
-    assert run.compiled == 0 and len(run.opening.programs) == 3
+    assert run.compiled == 0 and len(run.open_versions.programs) == 3
     with pytest.raises(tw.errors.TilewrightError, match="broadcast"):
         run(np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32))
 
@@ -235,7 +235,7 @@ def test_a_saved_model_that_specializes_in_the_background(tmp_path):
     right(again, "mlp", 5)
     right(again, "mlp", 3)
     assert dims(again) == ["batch:1..64"] and again.compiled == 0
-    maker = again.opening.programs[0].background.maker
+    maker = again.open_versions.programs[0].background.maker
     assert isinstance(maker, ProcessMaker)
     source = protocol.compilable(again.store())  # what another process is given
     found = _compile(source, Options(inputs={"x": (2, 24)}, threads=1, jobs=1), None)
@@ -260,8 +260,8 @@ def test_a_file_that_is_another_model_at_a_later_call(tmp_path, caplog):
 
 def test_threads_that_outgrow_a_range():
     run, count, compile = compiled(MODELS["mlp"][0]()), [], None
-    compile = run.opening.compile
-    run.opening.compile = lambda inputs: (count.append(threading.get_ident()), compile(inputs))[1]
+    compile = run.open_versions.compile
+    run.open_versions.compile = lambda inputs: (count.append(threading.get_ident()), compile(inputs))[1]
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(right, run, "mlp", 65 + i % 5) for i in range(16)]:
             done.result()
