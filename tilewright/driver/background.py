@@ -41,7 +41,7 @@ from ..support.options import Options, get
 from ..targets import base
 from .all_sizes import changed
 from .out_of_process import ending
-from .package_cache import CacheEntry, Told, bound, write
+from .package_cache import CacheEntry, Told, bound
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -263,14 +263,16 @@ def _compile(source: Any, options: Options, told: Told | None) -> Package | Path
             return entry.path
     if isinstance(source, StoredSource):
         source = protocol.compilable(source)
-    state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
-    if not isinstance(made, Executable):
+    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
+    state, made = compile_state(source, keep=False, unloaded=True, **chosen)
+    made = made.package if isinstance(made, Executable) else made
+    if not isinstance(made, Package):
         raise CompileError("with these sizes known the model is no single program", stage="specialize")
     if told is None:
-        return made.package
+        return made
     if Told.of(state.files) != told:
         raise changed(source)
     with contextlib.suppress(OSError, UsageError):
-        if entry is not None and write(made.package, entry.path, told.digest, state.files):
+        if entry is not None and entry.write(made, state.files):
             return entry.path
-    return made.package
+    return made

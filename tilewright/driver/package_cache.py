@@ -30,7 +30,7 @@ from ..support.digests import source_digest
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
-from ..support.mapped_file import MappedFile, map_file
+from ..support.mapped_file import MappedFile, map_file, settled_stamp
 from ..support.options import Options, get, with_options
 from ..targets import base
 
@@ -169,8 +169,9 @@ class CacheEntry:
     """The place of one compilation of a model file among the packages kept."""
 
     model: Path
-    #: of the model's bytes
+    #: of the model's bytes, and what the file was then (`settled_stamp`)
     digest: str
+    stamp: tuple[int, ...] | None
     path: Path
 
     @staticmethod
@@ -182,24 +183,28 @@ class CacheEntry:
             front_end = protocol.find(source)
             if not isinstance(front_end, protocol.Digesting):
                 return None
+            path = protocol.path_of(source)
+            stamp = settled_stamp(path) if path is not None else None
             digest = front_end.digest(source)
             if digest is None:
                 return None
+            stamp = stamp if path is not None and settled_stamp(path) == stamp else None
             parts = [FORM, digest, *deciding(options)]
         except (OSError, ValueError, UsageError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [Path(source).stem, front_end.name, *front_end.versions()]
         key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
-        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
+        return CacheEntry(Path(source), digest, stamp, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
 
-    def load(self) -> Package | None:
-        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
+    def load(self, written: bool = False) -> Package | None:
+        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed. With
+        `written` it was made a moment ago: neither is looked at."""
         try:
             if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
                 return None
-            package = Package.load(self.path, base.check)
+            package = Package.load(self.path, base.check, written=written)
             known = package.report["files"]
-            now = data_files(self.model, [map_file(name) for name in known["sha256"]])
+            now = known if written else data_files(self.model, [map_file(name) for name in known["sha256"]])
         except PackageError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -218,8 +223,8 @@ class CacheEntry:
             return None
         from .out_of_process import compile_apart
 
-        made = compile_apart(self.model, self.digest, options, self.path)
-        package = self.load() if made else None
+        made = compile_apart(self, options)
+        package = self.load(written=True) if made else None
         with contextlib.suppress(OSError):
             if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
                 here.touch()
@@ -230,8 +235,27 @@ class CacheEntry:
     def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
         """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
-            write(package, self.path, self.digest, files)
+            self.write(package, files)
             bound(self.path)
+
+    def write(self, package: Package, files: Sequence[MappedFile]) -> bool:
+        """Save the package, with what the model's data files were. `files` are those that were compiled, the model's
+        own first. False if that has other bytes than the entry's, or one was written to meanwhile.
+
+        OSError or UsageError if the place cannot be written."""
+        model, *others = files
+        package.report["files"] = data_files(model.path, others)
+        if not self.describes(model) or any(f.changed for f in files):
+            return False
+        if not own_folder(self.path.parent, get("TILEWRIGHT_CACHE")):
+            raise UsageError(f"{self.path.parent} is not a folder of this user's own", stage="package")
+        package.save(self.path, private=True)
+        return True
+
+    def describes(self, model: MappedFile) -> bool:
+        """Whether a mapped file has the bytes of the entry's model: they are read only if the file may be another."""
+        same = self.stamp is not None and model.stamp == self.stamp[:-1] and settled_stamp(model.path) == self.stamp
+        return same or model.digest() == self.digest
 
 
 def bound(path: Path) -> None:
@@ -241,21 +265,6 @@ def bound(path: Path) -> None:
         if path.stat().st_size > limit // 2:
             path.unlink()
         trim(path.parent, 1, limit)  # with what a killed process left half-written
-
-
-def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:
-    """Save the package of the model whose bytes have this digest, with what its data files were. `files` are those that
-    were compiled, the model's own first. False if that has other bytes than those, or one was written to meanwhile.
-
-    OSError or UsageError if the place cannot be written."""
-    model, *others = files
-    package.report["files"] = data_files(model.path, others)
-    if model.digest() != digest or any(f.changed for f in files):
-        return False
-    if not own_folder(to.parent, get("TILEWRIGHT_CACHE")):
-        raise UsageError(f"{to.parent} is not a folder of this user's own", stage="package")
-    package.save(to, private=True)
-    return True
 
 
 def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:
