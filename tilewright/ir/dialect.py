@@ -29,6 +29,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -165,6 +166,10 @@ def _integer(value: Any) -> int:
 
 def from_attribute(attr: ir.Attribute) -> Any:
     """MLIR attribute -> Python value; attributes without a Python form come back as they are."""
+    return _known_attribute(attr) if current() is None else _read_attribute(attr)
+
+
+def _read_attribute(attr: ir.Attribute) -> Any:
     if isinstance(attr, ir.BoolAttr):
         return attr.value
     if isinstance(attr, ir.IntegerAttr):
@@ -178,6 +183,10 @@ def from_attribute(attr: ir.Attribute) -> Any:
     if isinstance(attr, ir.ArrayAttr):
         return tuple(from_attribute(a) for a in attr)
     return attr
+
+
+#: where no sizes are open, an attribute has one reading
+_known_attribute = lru_cache(maxsize=1024)(_read_attribute)
 
 
 # ---- operations ----------------------------------------------------------------------------------------------------

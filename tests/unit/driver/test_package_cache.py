@@ -296,7 +296,7 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
     monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    monkeypatch.setattr(kept_child, "_kept", {})
+    kept_child.close()
     entry = kept.CacheEntry.of(path, Options())
     assert not apart.compile_apart(entry, Options())
     monkeypatch.setattr(sys, "executable", "")
