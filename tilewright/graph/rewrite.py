@@ -58,7 +58,7 @@ def definition(value: ir.Value | None) -> ir.Operation | None:
 def defined_by(value: ir.Value | None, *names: str) -> ir.Operation | None:
     """The operation that makes a value if it is ``tw.<one of names>``."""
     op = definition(value)
-    return op if op is not None and dialect.mnemonic(op) in names else None
+    return op if op is not None and (name := op.name)[:3] == "tw." and name[3:] in names else None
 
 
 def users(value: ir.Value) -> list[ir.Operation]:
@@ -231,12 +231,12 @@ def _sweep(rw: Rewriter, table: dict[str, list[Pattern]]) -> str | None:
     everywhere = table.get("tw.*", [])
     tried: dict[str, list[Pattern]] = {}
     for op in list(rw.graph.operations()):
-        check_time("rewrite")
         name = op.name
         if name not in tried:
             tried[name] = [*table.get(name, ()), *everywhere]
         if not tried[name]:
             continue
+        check_time("rewrite")
         location, point = op.location, ir.InsertionPoint(op)
         for p in tried[name]:
             rw.location = location

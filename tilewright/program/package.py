@@ -171,7 +171,7 @@ def write_file(
     sections = {
         "objects": _write_section(f, (data + b"\0" * (-len(data) % ALIGN) for data in codes)),
         "weights": _write_section(f, _weight_bytes(arrays)),
-        "levels": _write_section(f, [zlib.compress(json.dumps(levels).encode(), 6)]),
+        "levels": _write_section(f, [zlib.compress(json.dumps(levels).encode(), 1)]),
     }
     text = json.dumps({"tilewright": __version__, **manifest, "sections": sections}).encode()
     offset = f.tell()

@@ -130,7 +130,6 @@ def _checked(model: Model) -> Model:
 
 def _garbled(message: Message) -> bytes | None:
     """A string field of a message that is not UTF-8 (protobuf hands it out as bytes), None if there is none."""
-    check_time("import")
     for field_, content in message.ListFields():
         kind = field_.type
         if kind == FieldDescriptor.TYPE_STRING:
@@ -141,6 +140,7 @@ def _garbled(message: Message) -> bytes | None:
                     if isinstance(v, bytes):
                         return v
         elif kind == FieldDescriptor.TYPE_MESSAGE:
+            check_time("import")
             for v in (content,) if isinstance(content, Message) else content:
                 if (found := _garbled(v)) is not None:
                     return found
