@@ -30,7 +30,7 @@ from ..support.digests import source_digest
 from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
-from ..support.mapped_file import MappedFile, map_file, settled_stamp
+from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options, get, with_options
 from ..targets import base
 
@@ -169,9 +169,8 @@ class CacheEntry:
     """The place of one compilation of a model file among the packages kept."""
 
     model: Path
-    #: of the model's bytes, and what the file was then (`settled_stamp`)
+    #: of the model's bytes
     digest: str
-    stamp: tuple[int, ...] | None
     path: Path
 
     @staticmethod
@@ -183,18 +182,15 @@ class CacheEntry:
             front_end = protocol.find(source)
             if not isinstance(front_end, protocol.Digesting):
                 return None
-            path = protocol.path_of(source)
-            stamp = settled_stamp(path) if path is not None else None
             digest = front_end.digest(source)
             if digest is None:
                 return None
-            stamp = stamp if path is not None and settled_stamp(path) == stamp else None
             parts = [FORM, digest, *deciding(options)]
         except (OSError, ValueError, UsageError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [Path(source).stem, front_end.name, *front_end.versions()]
         key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
-        return CacheEntry(Path(source), digest, stamp, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
+        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
 
     def load(self, written: bool = False) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed. With
@@ -245,17 +241,12 @@ class CacheEntry:
         OSError or UsageError if the place cannot be written."""
         model, *others = files
         package.report["files"] = data_files(model.path, others)
-        if not self.describes(model) or any(f.changed for f in files):
+        if model.digest() != self.digest or any(f.changed for f in files):
             return False
         if not own_folder(self.path.parent, get("TILEWRIGHT_CACHE")):
             raise UsageError(f"{self.path.parent} is not a folder of this user's own", stage="package")
         package.save(self.path, private=True)
         return True
-
-    def describes(self, model: MappedFile) -> bool:
-        """Whether a mapped file has the bytes of the entry's model: they are read only if the file may be another."""
-        same = self.stamp is not None and model.stamp == self.stamp[:-1] and settled_stamp(model.path) == self.stamp
-        return same or model.digest() == self.digest
 
 
 def bound(path: Path) -> None:

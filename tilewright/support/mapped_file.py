@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from .limits import usable_cores
 
 #: bytes hashed at a time
 CHUNK = 16 << 20
-#: seconds within which some file systems give two writes the same time
-TICK = 2.0
 HINT = "load it again; a new file that is renamed over the old one leaves what has the old one open as it is"
 
 
@@ -73,14 +70,6 @@ def map_file(path: str | os.PathLike[str], *, copy: bool = False) -> MappedFile:
             return MappedFile(path, data[:done], None)
         data = np.memmap(f, np.uint8, "r") if info.st_size else np.zeros(0, np.uint8)
         return MappedFile(path, data, _stamp(info))
-
-
-def settled_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """What changes when a file is written to, or another one takes its place: a `MappedFile.stamp` first. None if it
-    was written so lately that the next write may leave the same. OSError if there is no file."""
-    info = os.stat(path)
-    settled = time.time() - max(info.st_mtime, info.st_ctime) > TICK
-    return (*_stamp(info), info.st_ctime_ns) if settled else None
 
 
 def _stamp(info: os.stat_result) -> tuple[int, ...]:

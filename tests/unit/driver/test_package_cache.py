@@ -17,10 +17,9 @@ from tilewright.driver import package_cache as kept
 from tilewright.frontends.onnx import registry
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
-from tilewright.support import kept_child, mapped_file
+from tilewright.support import kept_child
 from tilewright.support.errors import CompileError, ModelError, UnsupportedError
 from tilewright.support.lazy_array import LazyArray
-from tilewright.support.mapped_file import map_file
 from tilewright.support.options import Options
 from tilewright.targets.cpu.description import host
 
@@ -301,23 +300,6 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     assert not apart.compile_apart(entry, Options())
     monkeypatch.setattr(sys, "executable", "")
     assert not apart.compile_apart(entry, Options())
-
-
-def test_the_model_is_read_again_only_where_it_may_have_changed(path, monkeypatch):
-    assert kept.CacheEntry.of(path, Options()).stamp is None  # it was written a moment ago
-    monkeypatch.setattr(mapped_file, "TICK", -1.0)
-    entry, mapped = kept.CacheEntry.of(path, Options()), map_file(path)
-    with monkeypatch.context() as m:
-        m.setattr(mapped_file.MappedFile, "digest", lambda _: pytest.fail("read again"))
-        assert entry.describes(mapped)
-    other = path.with_name("other.onnx")
-    onnx.save(make_model(2 * WEIGHT), other)
-    assert entry.describes(mapped) and not entry.describes(map_file(other))
-    os.utime(path)
-    assert entry.describes(map_file(path)), "the same bytes, written again"
-    os.replace(other, path)
-    assert entry.describes(mapped), "the file that was compiled is still there"
-    assert not entry.describes(map_file(path))
 
 
 def test_weights_that_are_only_written_are_packed_as_they_are_written(path):
