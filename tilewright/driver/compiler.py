@@ -88,9 +88,8 @@ def compile_state(
     chosen = Options.of(**options)
     if current() is None and (dims := _open_dims(source, chosen)):
         check_open(chosen, dims, find(chosen.target))
-        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "unloaded": unloaded}
-        how |= {"ways": ways, "observe": observe}
-        return _compile_open(source, dims, {**how, **options})
+        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
+        return _compile_open(source, dims, {**how, "unloaded": unloaded, **options})
     check_target(chosen, find(chosen.target))
     check_pins(chosen.place, find(chosen.target))
     if chosen.precision == "auto":
