@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,9 @@ from ..ir.graph import Graph
 from ..schedule.inplace import inplace_pairs
 from ..schedule.nest import Alloc, For, Nest, Pack, Seq, Stmt, walk_stmts, writes
 from ..support.huge_pages import HugePagePool
+
+#: a last axis of at most so many elements is copied element by element of that axis
+SHORT = 8
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,47 @@ def pack_array(array: np.ndarray, pack: Pack, pool: HugePagePool | None = None) 
     >>> pack_array(np.array(7), Pack("b", ((),), (0,), (3,))).tolist()
     [7, 7, 7, 7]
     """
-    pads, shape = [], []
     array = array.reshape(array.shape or (1,) * len(pack.splits))
     if any(pack.repeats):
         array = np.pad(array, [(0, r) for r in pack.repeats], mode="wrap")
-    for n, factors in zip(array.shape, pack.splits, strict=True):
-        whole = int(np.prod(factors)) if factors else 1
-        pads.append((0, -n % whole))
-        shape += [-(-n // whole), *factors]
+    pads = [(0, -n % math.prod(factors)) for n, factors in zip(array.shape, pack.splits, strict=True)]
     if any(p for _, p in pads):
         array = np.pad(array, pads)
-    array = array.reshape(shape).transpose(pack.order)
+    array = array.reshape(_split(array.shape, pack)).transpose(pack.order)
     out = (pool or HugePagePool()).empty(array.shape, array.dtype)
-    out[...] = array
+    _copy_packed(array, out)
     return out
+
+
+def packed_shape(shape: tuple[int, ...], pack: Pack) -> tuple[int, ...]:
+    """The shape of what `pack_array` gives for an array of a shape.
+
+    >>> packed_shape((2, 3), Pack("b", ((), (2,)), (1, 0, 2)))
+    (2, 2, 2)
+    """
+    shape = shape or (1,) * len(pack.splits)
+    split = _split(tuple(map(operator.add, shape, pack.repeats or (0,) * len(shape))), pack)
+    return tuple(split[axis] for axis in pack.order)
+
+
+def _split(shape: tuple[int, ...], pack: Pack) -> list[int]:
+    """The dimensions with their factors, before they are put in order."""
+    pairs = zip(shape, pack.splits, strict=True)
+    return [d for n, factors in pairs for d in (-(-n // math.prod(factors)), *factors)]
+
+
+def _copy_packed(array: np.ndarray, out: np.ndarray) -> None:
+    """``out[...] = array``, where the last axis is short: NumPy would go through the elements of a short axis one by
+    one, and through all elements if the array is not aligned (what a file holds often is not)."""
+    run = array.shape[-1]
+    if array.strides[-1] == array.itemsize and array.size:  # runs of bytes
+        whole = np.dtype((np.void, run * array.itemsize))
+        out.view(whole)[...] = array.view(whole)
+    elif run <= SHORT:  # rows interleaved: each row goes at once
+        for i in range(run):
+            out[..., i] = array[..., i]
+    else:
+        out[...] = array
 
 
 def location_names(location: ir.Location) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ from ..support.options import Options, get
 from ..targets import base
 from .all_sizes import changed
 from .out_of_process import ending
-from .package_cache import CacheEntry, ModelFiles, bound, write
+from .package_cache import CacheEntry, ModelFiles, bound
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -262,14 +262,16 @@ def _compile(source: Any, options: Options, expected: ModelFiles | None) -> Pack
             return entry.path
     if isinstance(source, StoredSource):
         source = protocol.compilable(source)
-    state, made = compile_state(source, keep=False, **{f.name: getattr(options, f.name) for f in fields(options)})
-    if not isinstance(made, Executable):
+    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
+    state, made = compile_state(source, keep=False, unloaded=True, **chosen)
+    made = made.package if isinstance(made, Executable) else made
+    if not isinstance(made, Package):
         raise CompileError("with these sizes known the model is no single program", stage="specialize")
     if expected is None:
-        return made.package
+        return made
     if ModelFiles.of(state.files) != expected:
         raise changed(source)
     with contextlib.suppress(OSError, UsageError):
-        if entry is not None and write(made.package, entry.path, expected.digest, state.files):
+        if entry is not None and entry.write(made, state.files):
             return entry.path
-    return made.package
+    return made

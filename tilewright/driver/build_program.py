@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ..codegen.kernel_info import KernelInfo, location_names, pack_array
+from ..codegen.kernel_info import KernelInfo, location_names, pack_array, packed_shape
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.open_plan import plan_open
@@ -23,6 +23,7 @@ from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
+from ..support.lazy_array import LazyArray
 from ..support.sizes import current, highest, value_at
 from ..targets.base import SeveralDevices
 from ..tensor.analysis import VIEWS, source_of
@@ -38,6 +39,7 @@ def build_program(
     align: int = ALIGN,
     minimize: bool = False,
     consume: bool = False,
+    lazy: bool = False,
     states: Mapping[str, str] | None = None,
     devices: SeveralDevices | None = None,
     growing: Mapping[str, Growth] | None = None,
@@ -46,11 +48,12 @@ def build_program(
 
     Buffers of the arena lie at multiples of `align`; with `minimize` the kernels are called in the order that needs the
     smallest arena, in which their scratch memory lies too. With `consume` the graph's constants go as they are packed:
-    the graph cannot be used afterwards. `states`: inputs that live between runs -> the outputs that follow them.
+    the graph cannot be used afterwards. With `lazy` those that are packed are each a `LazyArray`, whose elements are
+    gone when the next one is read. `states`: inputs that live between runs -> the outputs that follow them.
     `growing`: those of them that grow in a buffer for their largest value. `devices` says which of several each call
     runs on; inputs and outputs are on the first, a state and a constant where they are used.
     """
-    return _Builder(graph, kernels, align, minimize, consume, states, devices, growing or {}).run()
+    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}).run()
 
 
 class _Builder:
@@ -61,6 +64,7 @@ class _Builder:
         align: int,
         minimize: bool,
         consume: bool,
+        lazy: bool,
         states: Mapping[str, str] | None,
         devices: SeveralDevices | None,
         growing: Mapping[str, Growth],
@@ -73,7 +77,7 @@ class _Builder:
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[StorageValue] = []
-        self.pool = HugePagePool()
+        self.lazy, self.pool = lazy, HugePagePool(reused=lazy)
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
@@ -214,15 +218,10 @@ class _Builder:
             array = self.graph.constant_value(source)
             if array is None:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
-            stored = array
-            array = pack_array(array.reshape(t.dims), pack, self.pool) if pack else np.ascontiguousarray(array)
-            if pack:
-                release_pages(stored)
-            del stored
+            called, dtype = name if len(name) < 200 else "constant", _array_type(array).dtype
+            array = self.packed(array, t.dims, pack) if pack else np.ascontiguousarray(array)
             self.constants.append(array)
-            self.infos.append(
-                TensorInfo(name if len(name) < 200 else "constant", array.shape, _array_type(array).dtype, self.here)
-            )
+            self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
             home = ("constant", len(self.constants) - 1)
             self.constant_ids[key] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
         if self.uses is not None and name in self.uses:
@@ -230,6 +229,15 @@ class _Builder:
             if not self.uses[name]:
                 self.graph.constants.discard(name)
         return self.constant_ids[key]
+
+    def packed(self, array: np.ndarray, shape: tuple[int, ...], pack: Pack) -> np.ndarray:
+        def make() -> np.ndarray:
+            made = pack_array(array.reshape(shape), pack, self.pool)
+            release_pages(array)
+            return made
+
+        # `Package.constants` says who may have one
+        return LazyArray(packed_shape(shape, pack), array.dtype, make) if self.lazy else make()  # type: ignore[return-value]
 
     def count_uses(self) -> dict[str, int]:
         """How often `constant` will be asked for each symbol."""

@@ -73,6 +73,7 @@ def compile_state(
     start_after: str | None = None,
     keep: bool = True,
     ahead: bool = False,
+    unloaded: bool = False,
     ways: Mapping[str, str] | None = None,
     observe: Observer | None = None,
     **options: Any,
@@ -80,14 +81,16 @@ def compile_state(
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
 
     Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
-    the model has been read, as many as it may have work for. `ways` are those of the pass `winograd`, in place of what
-    the tuning database says. `observe` sees the graph after every pass, and after every stage up to `schedule`.
+    the model has been read, as many as it may have work for. With `unloaded` the package itself comes, to be
+    written (`State.unloaded`), in place of an executable, unless that is to be verified. `ways` are those of the pass
+    `winograd`, in place of what the tuning database says. `observe` sees the graph after every pass, and after every
+    stage up to `schedule`.
     """
     chosen = Options.of(**options)
     if current() is None and (dims := _open_dims(source, chosen)):
         check_open(chosen, dims, find(chosen.target))
         how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
-        return _compile_open(source, dims, {**how, **options})
+        return _compile_open(source, dims, {**how, "unloaded": unloaded, **options})
     check_target(chosen, find(chosen.target))
     check_pins(chosen.place, find(chosen.target))
     if chosen.precision == "auto":
@@ -100,6 +103,7 @@ def compile_state(
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
     state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
+    state.unloaded = unloaded and not chosen.verify
     state.inside = Inside.of(chosen, observe)
     state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
@@ -194,7 +198,7 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
-    return _executable(state)
+    return state.package if state.unloaded else _executable(state)
 
 
 def _work(graph: Graph) -> int:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..program.package import Package
 from ..support import kept_child, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.files import sweep
 from ..support.options import Options, get
+
+if TYPE_CHECKING:
+    from .package_cache import CacheEntry
 
 _CALL = "from tilewright.driver.out_of_process import serve; serve()"
 #: what the process answers, and what `compile_apart` returns for it
@@ -26,8 +29,8 @@ _WORKERS = 2
 _held: list[Any] = []
 
 
-def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool | None:
-    """Write the package of the model file with this digest to `to`; False if it has to be compiled here: its shapes are
+def compile_apart(entry: CacheEntry, options: Options) -> bool | None:
+    """Write the package of the entry's model file to its place; False if it has to be compiled here: its shapes are
     open, no process can be started, or the file cannot be written. None: other bytes than those were compiled.
 
     Raises what the compilation raises, and CompileError if the process dies.
@@ -35,7 +38,7 @@ def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool
     if not sys.executable or getattr(sys, "frozen", False):
         return False
     try:
-        found = kept_child.ask(_CALL, {"source": str(source), "digest": digest, "options": options, "to": str(to)})
+        found = kept_child.ask(_CALL, (entry, options))
     except OSError:
         return False
     except kept_child.Ended as e:
@@ -48,7 +51,7 @@ def compile_apart(source: Path, digest: str, options: Options, to: Path) -> bool
     if found in ANSWERS:
         return ANSWERS[found]
     hint = "set TILEWRIGHT_COMPILE=inprocess to compile in this process, and please report it"
-    raise CompileError(f"the compiler failed: {found}", stage="compile", operator=str(source), hint=hint)
+    raise CompileError(f"the compiler failed: {found}", stage="compile", operator=str(entry.model), hint=hint)
 
 
 def ending(code: int) -> str:
@@ -64,9 +67,9 @@ def serve() -> None:
     kept_child.serve(_answer, _tidy)
 
 
-def _answer(request: dict[str, Any]) -> TilewrightError | str:
+def _answer(request: tuple[CacheEntry, Options]) -> TilewrightError | str:
     try:
-        return _compile(Path(request["source"]), request["digest"], request["options"], Path(request["to"]))
+        return _compile(*request)
     except TilewrightError as e:
         return e
     except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
@@ -81,24 +84,26 @@ def _tidy(changed: bool) -> None:
         pool.close_workers(0 if changed else _WORKERS)
 
 
-def _compile(source: Path, digest: str, options: Options, to: Path) -> str:
+def _compile(entry: CacheEntry, options: Options) -> str:
     from dataclasses import fields
 
-    from ..runtime.executable import Executable
     from ..targets.base import Warmable, find
     from .compiler import compile_state
-    from .package_cache import write
 
     target = find(options.target)
     if isinstance(target, Warmable):  # with several jobs a process starts while this one reads the model
         target.start(1 if options.job_count > 1 else 0)
     state, made = compile_state(
-        source, keep=False, ahead=True, **{f.name: getattr(options, f.name) for f in fields(options)}
+        entry.model,
+        keep=False,
+        ahead=True,
+        unloaded=True,
+        **{f.name: getattr(options, f.name) for f in fields(options)},
     )
     _held.append(state)
-    if not isinstance(made, Executable):
+    if not isinstance(made, Package):
         return "here"
     try:
-        return "made" if write(made.package, to, digest, state.files) else "changed"
+        return "made" if entry.write(made, state.files) else "changed"
     except (OSError, UsageError):
         return "here"

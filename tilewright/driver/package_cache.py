@@ -192,14 +192,15 @@ class CacheEntry:
         key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
         return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
 
-    def load(self) -> Package | None:
-        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed."""
+    def load(self, written: bool = False) -> Package | None:
+        """The package, None if there is none (a damaged one is deleted), or if the model's data files changed. With
+        `written` it was made a moment ago: neither is looked at."""
         try:
             if not self.path.is_file() or not trusted(self.path, get("TILEWRIGHT_CACHE")):
                 return None
-            package = Package.load(self.path, base.check)
+            package = Package.load(self.path, base.check, written=written)
             known = package.report["files"]
-            now = data_files(self.model, [map_file(name) for name in known["sha256"]])
+            now = known if written else data_files(self.model, [map_file(name) for name in known["sha256"]])
         except PackageError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -218,8 +219,8 @@ class CacheEntry:
             return None
         from .out_of_process import compile_apart
 
-        made = compile_apart(self.model, self.digest, options, self.path)
-        package = self.load() if made else None
+        made = compile_apart(self, options)
+        package = self.load(written=True) if made else None
         with contextlib.suppress(OSError):
             if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
                 here.touch()
@@ -230,8 +231,22 @@ class CacheEntry:
     def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
         """Write the package. A cache that cannot be written is no error: the result exists."""
         with contextlib.suppress(OSError, UsageError):
-            write(package, self.path, self.digest, files)
+            self.write(package, files)
             bound(self.path)
+
+    def write(self, package: Package, files: Sequence[MappedFile]) -> bool:
+        """Save the package, with what the model's data files were. `files` are those that were compiled, the model's
+        own first. False if that has other bytes than the entry's, or one was written to meanwhile.
+
+        OSError or UsageError if the place cannot be written."""
+        model, *others = files
+        package.report["files"] = data_files(model.path, others)
+        if model.digest() != self.digest or any(f.changed for f in files):
+            return False
+        if not own_folder(self.path.parent, get("TILEWRIGHT_CACHE")):
+            raise UsageError(f"{self.path.parent} is not a folder of this user's own", stage="package")
+        package.save(self.path, private=True)
+        return True
 
 
 def bound(path: Path) -> None:
@@ -241,21 +256,6 @@ def bound(path: Path) -> None:
         if path.stat().st_size > limit // 2:
             path.unlink()
         trim(path.parent, 1, limit)  # with what a killed process left half-written
-
-
-def write(package: Package, to: Path, digest: str, files: Sequence[MappedFile]) -> bool:
-    """Save the package of the model whose bytes have this digest, with what its data files were. `files` are those that
-    were compiled, the model's own first. False if that has other bytes than those, or one was written to meanwhile.
-
-    OSError or UsageError if the place cannot be written."""
-    model, *others = files
-    package.report["files"] = data_files(model.path, others)
-    if model.digest() != digest or any(f.changed for f in files):
-        return False
-    if not own_folder(to.parent, get("TILEWRIGHT_CACHE")):
-        raise UsageError(f"{to.parent} is not a folder of this user's own", stage="package")
-    package.save(to, private=True)
-    return True
 
 
 def data_files(model: Path, files: Iterable[MappedFile]) -> dict[str, Any]:

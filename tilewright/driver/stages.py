@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..ir.graph import Graph
 from ..program.memory import check_limit
 from ..program.package import Package
@@ -326,6 +324,7 @@ def make_package(state: State) -> None:
         align=d.arena_align,
         minimize=d.minimize_memory,
         consume=state.consume,
+        lazy=state.unloaded,
         states=state.options.states,
         devices=devices_in(state.module, state.target),
         growing=state.growing,
@@ -333,7 +332,6 @@ def make_package(state: State) -> None:
     if state.options.arena_limit is not None:
         off = d.stream_rows and not state.options.stream
         check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
-    constants = [np.ascontiguousarray(c) for c in constants]
     state.package = Package(
         target=name_in_packages(state.target),
         description=state.description.to_json(),

@@ -71,6 +71,8 @@ class State:
     growing: Mapping[str, Growth] = field(default_factory=dict)
     #: whether the graph's constants are not needed once they have been packed
     consume: bool = False
+    #: whether the package is only to be written: it is not loaded, and its constants are computed as they are written
+    unloaded: bool = False
     #: whether the processes that compile kernels start when the model has been read
     ahead: bool = False
     #: files that the constants are mapped from, the model's own first where it is one

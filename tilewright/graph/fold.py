@@ -13,7 +13,6 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..support.budget import check_time
-from ..support.huge_pages import release_pages
 from ..support.sizes import is_open
 from .interpret import evaluate
 from .passes import PassReport, register
@@ -105,10 +104,7 @@ def merge_equal(graph: Graph) -> int:
         symbol = ir.StringAttr(op.attributes["symbol"]).value
         array = graph.constants[symbol]
         # A sample first, so that only likely candidates are read whole.
-        flat = array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
-        sample = flat[:: max(1, flat.size // 64)].tobytes()
-        release_pages(array)
-        key = (array.shape, array.dtype.str, sample)
+        key = (array.shape, array.dtype.str, graph.constants.sample(symbol))
         other = first.setdefault(key, symbol)
         if other != symbol and graph.constants.digest(other) == graph.constants.digest(symbol):
             op.attributes["symbol"] = ir.StringAttr.get(other)

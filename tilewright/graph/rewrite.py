@@ -28,7 +28,7 @@ from ..ir.types import numpy_dtype, type_of
 from ..ops.common import Elementwise
 from ..support.budget import check_time
 from ..support.errors import CompileError
-from ..support.sizes import Undecided
+from ..support.sizes import Undecided, current
 
 Pattern = Callable[["Rewriter", ir.Operation], Any]
 
@@ -51,15 +51,14 @@ def pattern(*names: str) -> Callable[[Pattern], Pattern]:
 
 def definition(value: ir.Value | None) -> ir.Operation | None:
     """The operation that makes a value, None for an argument (and for no value)."""
-    if value is None or isinstance(value.owner, ir.Block):
-        return None
-    return value.owner.operation
+    owner = None if value is None else value.owner
+    return None if owner is None or isinstance(owner, ir.Block) else owner.operation
 
 
 def defined_by(value: ir.Value | None, *names: str) -> ir.Operation | None:
     """The operation that makes a value if it is ``tw.<one of names>``."""
     op = definition(value)
-    return op if op is not None and dialect.mnemonic(op) in names else None
+    return op if op is not None and (name := op.name)[:3] == "tw." and name[3:] in names else None
 
 
 def users(value: ir.Value) -> list[ir.Operation]:
@@ -69,10 +68,11 @@ def users(value: ir.Value) -> list[ir.Operation]:
 
 def is_dead(op: ir.Operation) -> bool:
     """A pure `tw` operation none of whose results is used."""
+    for r in op.results:
+        for _ in r.uses:
+            return False
     name = dialect.mnemonic(op)
-    if name is None or not dialect.OPERATORS[name].pure:
-        return False
-    return all(next(iter(r.uses), None) is None for r in op.results)
+    return name is not None and dialect.OPERATORS[name].pure
 
 
 def elementwise(op: ir.Operation | None) -> bool:
@@ -219,7 +219,8 @@ def rewrite(graph: Graph, patterns: Sequence[Pattern], limit: int = MAX_SWEEPS) 
         for _ in range(limit):
             last = _sweep(rw, table)
             if last is None:
-                erase_dead(graph)
+                if rw.counts or current() is not None:  # else nothing was made (`_applied`)
+                    erase_dead(graph)
                 return dict(rw.counts)
     raise CompileError(f"rewriting did not come to an end; pattern {last} still applies", stage="rewrite")
 
@@ -228,11 +229,18 @@ def _sweep(rw: Rewriter, table: dict[str, list[Pattern]]) -> str | None:
     """One pass over @main; the name of the last pattern that changed something."""
     last = None
     everywhere = table.get("tw.*", [])
+    tried: dict[str, list[Pattern]] = {}
     for op in list(rw.graph.operations()):
+        name = op.name
+        if name not in tried:
+            tried[name] = [*table.get(name, ()), *everywhere]
+        if not tried[name]:
+            continue
         check_time("rewrite")
-        for p in [*table.get(op.name, ()), *everywhere]:
-            rw.location = op.location
-            with ir.InsertionPoint(op):
+        location, point = op.location, ir.InsertionPoint(op)
+        for p in tried[name]:
+            rw.location = location
+            with point:
                 new = _applied(p, rw, op)
             if new is None:
                 continue

@@ -248,11 +248,14 @@ def expand_nothing(rw: Rewriter, op: ir.Operation) -> Any:
 @pattern("*")
 def drop_expand(rw: Rewriter, op: ir.Operation) -> Any:
     """add(expand(x), y) -> add(x, y) where broadcasting gives the same shape; neg(expand(x)) -> expand(neg(x))"""
-    if not elementwise(op) or not static(op.results[0], *op.operands):
+    if not elementwise(op):
         return None
-    operands, out = list(op.operands), shape(op.results[0])
-    for i, v in enumerate(operands):
-        inner = defined_by(v, "expand")
+    operands = list(op.operands)
+    inners = [defined_by(v, "expand") for v in operands]
+    if all(inner is None for inner in inners) or not static(op.results[0], *operands):
+        return None
+    out = shape(op.results[0])
+    for i, inner in enumerate(inners):
         if inner is None or not static(inner.operands[0]):
             continue
         smaller = [*operands[:i], inner.operands[0], *operands[i + 1 :]]

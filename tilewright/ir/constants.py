@@ -41,6 +41,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
         self.files: tuple[MappedFile, ...] = ()
         self._arrays: dict[str, np.ndarray] = {}
         self._digests: dict[str, str] = {}
+        self._samples: dict[str, bytes] = {}
         #: bytes of the arrays before any was folded, and what folding has added to them
         self._own: int | None = None
         self._more = 0
@@ -69,6 +70,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def discard(self, symbol: str) -> None:
         self._arrays.pop(symbol, None)
         self._digests.pop(symbol, None)
+        self._samples.pop(symbol, None)
 
     def keep_only(self, symbols: set[str]) -> None:
         for symbol in set(self._arrays) - symbols:
@@ -83,6 +85,15 @@ class ConstantTable(Mapping[str, np.ndarray]):
             self._digests[symbol] = h.hexdigest()
             release_pages(self._arrays[symbol])
         return self._digests[symbol]
+
+    def sample(self, symbol: str) -> bytes:
+        """A few of the array's elements (read once): most arrays that differ, differ in them."""
+        if symbol not in self._samples:
+            a = self._arrays[symbol]
+            starts = range(0, a.size, max(1, a.size // 8))  # each place of a file that is read is a page of it
+            self._samples[symbol] = b"".join(a.flat[i : i + 8].tobytes() for i in starts)
+            release_pages(a)
+        return self._samples[symbol]
 
     def may_grow(self, more: int, most: int) -> bool:
         """Whether folding may add so many bytes: in all as many as the arrays had before it began, and `most`."""

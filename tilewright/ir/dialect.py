@@ -29,6 +29,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -165,6 +166,10 @@ def _integer(value: Any) -> int:
 
 def from_attribute(attr: ir.Attribute) -> Any:
     """MLIR attribute -> Python value; attributes without a Python form come back as they are."""
+    return _known_attribute(attr) if current() is None else _read_attribute(attr)
+
+
+def _read_attribute(attr: ir.Attribute) -> Any:
     if isinstance(attr, ir.BoolAttr):
         return attr.value
     if isinstance(attr, ir.IntegerAttr):
@@ -178,6 +183,10 @@ def from_attribute(attr: ir.Attribute) -> Any:
     if isinstance(attr, ir.ArrayAttr):
         return tuple(from_attribute(a) for a in attr)
     return attr
+
+
+#: where no sizes are open, an attribute has one reading
+_known_attribute = lru_cache(maxsize=1024)(_read_attribute)
 
 
 # ---- operations ----------------------------------------------------------------------------------------------------
@@ -356,6 +365,10 @@ def verify(root: ir.Operation, *, stage: str = "verify") -> None:
 #: the attribute of an operator of level 3 that a processor beside the host computes as it is
 WHOLE = "tw.processor"
 _INTERNAL = {"operandSegmentSizes", "resultSegmentSizes"}
+#: what the operators that were found to be right consist of, while no sizes are open (those of a graph are few, though
+#: it has them many times); at most so many
+_right: set[tuple[Any, ...]] = set()
+MOST_RIGHT = 4096
 
 
 def _level2_types(op: ir.Operation) -> list[Type | None]:
@@ -370,8 +383,18 @@ def _level2_types(op: ir.Operation) -> list[Type | None]:
 
 def _verify_op(op: ir.Operation, *, stage: str) -> None:
     name = mnemonic(op)
-    if name is not None and (why := _wrong(op, name)) is not None:
+    if name is None:
+        return
+    attributes, values = op.attributes, [*op.operands, *op.results]
+    key = (name, len(op.operands), *[v.type for v in values], *[x for a in attributes for x in (a, attributes[a])])
+    if key in _right and current() is None:
+        return
+    if (why := _wrong(op, name)) is not None:
         raise CompileError(f"tw.{name}{why}", stage=stage, operator=f"tw.{name} {op.location}")
+    if current() is None:
+        if len(_right) >= MOST_RIGHT:
+            _right.clear()
+        _right.add(key)
 
 
 def _wrong(op: ir.Operation, name: str) -> str | None:

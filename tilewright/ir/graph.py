@@ -197,6 +197,7 @@ class Graph:
         table.files = self.constants.files
         table._arrays.update(self.constants._arrays)
         table._digests.update(self.constants._digests)
+        table._samples.update(self.constants._samples)
         with use():
             return Graph(ir.Module.parse(self.module.operation.get_asm(enable_debug_info=True)), table)
 

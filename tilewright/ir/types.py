@@ -71,7 +71,8 @@ class Type:
     dtype: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(None if d is None else decode(int(d)) for d in self.shape))
+        known = int if current() is None else lambda d: decode(int(d))
+        object.__setattr__(self, "shape", tuple([None if d is None else known(d) for d in self.shape]))
 
     @property
     def rank(self) -> int:

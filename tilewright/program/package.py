@@ -23,7 +23,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +61,8 @@ _INCONSISTENT = (
 @dataclass
 class Package:
     """All that an `Executable` needs. `description` is the target's own, as JSON data; `objects` are named pieces of
-    binary code; `constants` follow ``program.constants``; `levels` maps the name of a stage to its text; `report` is
+    binary code; `constants` follow ``program.constants`` (of a package that is only written, some may be a
+    `support.lazy_array.LazyArray`); `levels` maps the name of a stage to its text; `report` is
     what ``Executable.explain`` prints.
     """
 
@@ -86,14 +87,18 @@ class Package:
 
     @staticmethod
     def load(
-        source: str | os.PathLike[str] | MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None
+        source: str | os.PathLike[str] | MappedFile,
+        check: Callable[[str, dict[str, Any]], None] | None = None,
+        *,
+        written: bool = False,
     ) -> Package:
         """Read a package of one entry; `check` is called with target and description before anything else is read.
+        With `written`, which says that the file was written a moment ago, its weights are not read to be checked.
 
         PackageError: not a package, another version, truncated, or damaged anywhere; several entries.
         """
         file = source if isinstance(source, MappedFile) else open_package(source)
-        entries = load_entries(file, check)
+        entries = load_entries(file, check, written)
         if list(entries) != [MAIN]:
             raise PackageError(f"{file.path} holds the entries {', '.join(entries)}", stage="load")
         return entries[MAIN]
@@ -163,7 +168,7 @@ def write_file(
     sections = {
         "objects": _write_section(f, (data + b"\0" * (-len(data) % ALIGN) for data in codes)),
         "weights": _write_section(f, _weight_bytes(arrays)),
-        "levels": _write_section(f, [zlib.compress(json.dumps(levels).encode(), 6)]),
+        "levels": _write_section(f, [zlib.compress(json.dumps(levels).encode(), 1)]),
     }
     text = json.dumps({"tilewright": __version__, **manifest, "sections": sections}).encode()
     offset = f.tell()
@@ -222,11 +227,13 @@ def open_package(path: str | os.PathLike[str], *, copy: bool = False, sha256: st
     return file
 
 
-def load_entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None) -> dict[str, Package]:
+def load_entries(
+    file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None = None, written: bool = False
+) -> dict[str, Package]:
     """The packages in a file by the names of their entries, `MAIN` where there is one; see `Package.load`. What they
     share in the file is one array in memory."""
     with readable(file.path):
-        return _entries(file, check)
+        return _entries(file, check, written)
 
 
 @contextlib.contextmanager
@@ -241,7 +248,9 @@ def readable(path: Path) -> Iterator[None]:
         raise _damaged(path, f"its manifest is inconsistent ({type(e).__name__}: {str(e)[:200]})") from None
 
 
-def _entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None) -> dict[str, Package]:
+def _entries(
+    file: MappedFile, check: Callable[[str, dict[str, Any]], None] | None, written: bool
+) -> dict[str, Package]:
     path, data = file.path, file.view
     if len(data) < _HEAD.size:
         raise _damaged(path, "it is too short")
@@ -254,7 +263,7 @@ def _entries(file: MappedFile, check: Callable[[str, dict[str, Any]], None] | No
         )
     if check is not None:
         check(manifest["target"], manifest["description"])
-    objects, weights, levels = _sections(path, data, manifest["sections"])
+    objects, weights, levels = _sections(path, data, manifest["sections"], {"weights"} if written else set())
     texts = json.loads(zlib.decompress(levels))
     if "entries" not in manifest:
         manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
@@ -299,8 +308,9 @@ def _manifest(path: Path, data: memoryview) -> dict[str, Any]:
     return header
 
 
-def _sections(path: Path, data: memoryview, table: dict[str, Any]) -> list[memoryview]:
-    """The checked bytes of the three sections. The checksums run on all cores: zlib releases the GIL."""
+def _sections(path: Path, data: memoryview, table: dict[str, Any], trusted: Set[str] = frozenset()) -> list[memoryview]:
+    """The bytes of the three sections, checked but for the `trusted` ones. The checksums run on all cores: zlib
+    releases the GIL."""
     found, work = [], []
     for name in ("objects", "weights", "levels"):
         entry = table[name]
@@ -309,7 +319,8 @@ def _sections(path: Path, data: memoryview, table: dict[str, Any]) -> list[memor
             raise _damaged(path, f"it is truncated: {len(data)} of {offset + size} bytes are there")
         section = data[offset : offset + size]
         found.append(section)
-        work += [(name, section[i * CHUNK : (i + 1) * CHUNK], crc) for i, crc in enumerate(entry["crc32"])]
+        if name not in trusted:
+            work += [(name, section[i * CHUNK : (i + 1) * CHUNK], crc) for i, crc in enumerate(entry["crc32"])]
         if len(entry["crc32"]) != -(-size // CHUNK):
             raise _damaged(path, f"section {name!r} has the wrong number of checksums")
     with ThreadPoolExecutor(usable_cores()) as pool:

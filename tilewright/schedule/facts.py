@@ -10,7 +10,7 @@ from ..tensor.analysis import is_contraction
 from ..tensor.expr import Expr, Op, walk
 from ..tensor.kernel import Kernel
 from .coalescing import scattered
-from .nest import For, Nest, exprs, walk_stmts
+from .nest import Nest
 from .open_nest import kernel_at, nest_at, typical_sizes
 from .rules import Scheduled, rules
 from .work import Work, work_of
@@ -109,9 +109,9 @@ def _at_known_sizes(kernel: Kernel, scheduled: Scheduled) -> tuple[Kernel, Nest]
 def _work(kernel: Kernel, nest: Nest) -> Work:
     work = work_of(kernel, nest)
     seen: set[Expr] = set()
-    used = {x.op for s in walk_stmts(nest.body) for e in exprs(s) for x in walk(e, seen) if isinstance(x, Op)}
+    used = {x.op for s in nest.body.stores for t in s.targets for x in walk(t.value, seen) if isinstance(x, Op)}
     special = next((INSTRUCTIONS[op] for op in INSTRUCTIONS if op in used), None)
-    tiled = any(isinstance(s, For) and s.note("tiles") is not None for s in walk_stmts(nest.body))
+    tiled = any(s.note("tiles") is not None for s in nest.body.loops)
     if tiled and any(p.dtype == "bf16" for p in kernel.inputs):
         special = "bf16"
     return Work(work.flops, work.integer_ops, special or work.precision, work.touched)

@@ -39,6 +39,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..support.sizes import Size, less
 from ..tensor.expr import CASTS, Buffer, Const, Expr, Load, Op, Target, Var, children
@@ -165,6 +166,8 @@ class _Printer:
 
     def store(self, s: Store) -> str:
         label = f"{_label(s.block)}: " if s.block else ""
+        if len(s.targets) == 1 and not s.reduction and (t := s.targets[0]).init is None:
+            return f"{label}{self.element(t.buffer, t.indices)} = {self.expr(t.value)}"
         where = ", ".join(self.element(t.buffer, t.indices) for t in s.targets)
         values = ", ".join(self.expr(t.value) for t in s.targets)
         if len(s.targets) != 1:
@@ -216,7 +219,7 @@ class _Printer:
     # ---- expressions ----
 
     def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        return f"{buffer}[{', '.join(self.expr(i) for i in indices) or '()'}]"
+        return f"{buffer}[{', '.join([self.expr(i) for i in indices]) or '()'}]"
 
     def expr(self, e: Expr, least: int = _TEST) -> str:
         """`e`, in parentheses if it binds less tightly than `least`."""
@@ -284,6 +287,7 @@ def _tuple(items: Iterable[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
+@lru_cache(maxsize=1024)
 def _label(block: str) -> str:
     """A block's name as it stands before the colon."""
     parts = block.split(".")

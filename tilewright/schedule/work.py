@@ -9,9 +9,9 @@ their own are counted in that nest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..support.dtypes import NUMPY
 from ..tensor.expr import (
@@ -92,8 +92,7 @@ def work_of(kernel: Kernel, nest: Nest | None = None) -> Work:
     )
 
 
-@dataclass(frozen=True)
-class _Access:
+class _Access(NamedTuple):
     """A statement with how often it runs (where the loops around it are, one of its loops after the other), and the
     ranges of the loop variables around it."""
 
@@ -130,7 +129,7 @@ class _Runs:
         if not trip:
             return []
         if not any(s.var in names for names in self.extents(s.body).values()):
-            return [replace(a, times=a.times * trip) for a in self.of(s.body, inside, fixed)]
+            return [_Access(a.targets, a.times * trip, a.ranges) for a in self.of(s.body, inside, fixed)]
         values = range(trip) if trip <= _SAMPLES else [i * trip // _SAMPLES for i in range(_SAMPLES)]
         found: dict[int, _Access] = {}
         for v in values:
@@ -142,6 +141,8 @@ class _Runs:
 
     def extents(self, s: Stmt) -> dict[Expr, tuple[str, ...]]:
         """The extents in a statement that are not constant, with their variables."""
+        if not extent_variables(s):
+            return {}
         if id(s) not in self.inner:
             own = variables(s.extent) if isinstance(s, For) else ()
             found = {s.extent: tuple(sorted(own))} if isinstance(s, For) and own else {}

@@ -20,15 +20,17 @@ class HugePagePool:
     """Memory for arrays that live equally long, in huge pages where the system has them.
 
     Reading weights goes through many pages, each of which the processor must find first: with pages of 2 MB instead of
-    4 KB it has them at hand. What of a region is not used is never touched, and takes no memory.
+    4 KB it has them at hand. What of a region is not used is never touched, and takes no memory. With `reused` there is
+    memory for one array at a time: each lies where the one before it was.
 
     >>> a, b = (HugePagePool().empty((3, 5), np.float32) for _ in range(2))
     >>> a.shape, a.ctypes.data % 64
     ((3, 5), 0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reused: bool = False) -> None:
         self._free = np.empty(0, np.uint8)
+        self._reused = reused
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """An uninitialized array, aligned to 64 bytes."""
@@ -36,7 +38,9 @@ class HugePagePool:
         size = -(-max(nbytes, 1) // ALIGN) * ALIGN
         if size > self._free.size:
             self._free = _region(max(size, REGION))
-        taken, self._free = self._free[:nbytes], self._free[size:]
+        taken = self._free[:nbytes]
+        if not self._reused:
+            self._free = self._free[size:]
         return taken.view(dtype).reshape(shape)
 
 

@@ -222,12 +222,9 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
         y[b, h, s, d] = f(x[s, h*64 + d])     ->     y[b, n // 64, m, n % 64] = f(x[m, n])
         y[j] = f(x[j // 3 % 2, j // 6, j % 3])     ->     y[n*6 + m*3 + p] = f(x[m, n, p])
 
-    None if the stage does not read `source` at exactly one place, element for element (see `mixed_radix`).
+    None if the stage does not read `source` at exactly one place, element for element (see `reads_each_once`).
     """
-    reads = loads_of(stage, source.name)
-    if len(reads) != 1 or stage.reduction or len(stage.targets) != 1:
-        return None
-    digits = position_digits(flat(source, reads[0].indices), stage.dims, source.size)
+    digits = reads_each_once(stage, source)
     if digits is None:
         return None
     new = [(f"{'mnpqrstu'[d % 8]}{d // 8 or ''}_{stage.name}", n) for d, n in enumerate(source.shape) if n != 1]
@@ -253,6 +250,15 @@ def reindex(stage: Stage, source: Buffer) -> Stage | None:
 
     target = type(t)(t.buffer, tuple(rewrite(i) for i in t.indices), rewrite(t.value), None)
     return Stage(stage.name, tuple(new), (target,), ())
+
+
+def reads_each_once(stage: Stage, source: Buffer) -> list[Digit] | None:
+    """The place of the element of `source` that an iteration of an injective stage reads, if there is one and each
+    element is read once."""
+    reads = loads_of(stage, source.name)
+    if len(reads) != 1 or stage.reduction or len(stage.targets) != 1:
+        return None
+    return position_digits(flat(source, reads[0].indices), stage.dims, source.size)
 
 
 def _number(digits: list[Digit]) -> Expr:

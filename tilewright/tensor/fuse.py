@@ -27,8 +27,8 @@ from math import prod
 
 from ..ir.graph import Graph
 from ..support.budget import check_time
-from ..support.sizes import Undecided
-from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reindex, row_of, widening
+from ..support.sizes import Undecided, current
+from .analysis import Analysis, Node, flat, loads_of, mixed_radix, movement, reads_each_once, reindex, row_of, widening
 from .chains import Joiner, Joins
 from .expr import Const, Expr, Load, Var, from_linear, linear, simplify, substitute, walk
 from .kernel import Kernel
@@ -108,13 +108,9 @@ class Fuser:
         for node in reversed(self.nodes):
             check_time("fuse", node.label)
             self.backward(node)
-        seen: list[Group] = []
-        for node in self.nodes:
-            g = self.group_of[node.index]
-            if not any(g is s for s in seen):
-                seen.append(g)
-        self.report.kernels = len(seen)
-        return seen
+        found = {id(g): g for g in (self.group_of[node.index] for node in self.nodes)}
+        self.report.kernels = len(found)
+        return list(found.values())
 
     def _own_rows(self, node: Node) -> dict[int, Expr]:
         if node.kind != "reduction":
@@ -175,7 +171,8 @@ class Fuser:
             return "its loop nest reads its own result"
         if len(producer.op.results) != 1:
             return "it has several results"
-        if reindex(node.stage, self.a.shapes[producer.result]) is None:
+        reads = reads_each_once if current() is None else reindex  # that may ask for sizes that are not known
+        if reads(node.stage, self.a.shapes[producer.result]) is None:
             return "it does not read the result element for element"
         return "it would scatter the results" if self.scatters(node, producer) else None
 

@@ -105,16 +105,16 @@ class _Outliner:
         that are used outside."""
         members = [self.analysis.nodes[n] for n in g.nodes]
         inside = {m.op for m in members}
-        inputs: list[ir.Value] = []
-        body: list[ir.Operation] = []
+        inputs: dict[ir.Value, None] = {}
+        body: dict[ir.Operation, None] = {}
 
         def need(v: ir.Value) -> None:
             """Collect the operations to copy, and the outside values they read."""
-            if isinstance(v.owner, ir.Block):
-                if v not in inputs:
-                    inputs.append(v)
+            owner = v.owner
+            if isinstance(owner, ir.Block):
+                inputs[v] = None
                 return
-            op = v.owner.operation
+            op = owner.operation
             if op in body:
                 return
             if (
@@ -124,17 +124,17 @@ class _Outliner:
             ):
                 for o in _all_operands(op):
                     need(o)
-                body.append(op)
+                body[op] = None
             elif op.name == "tensor.extract_slice":
                 need(op.operands[0])
-                body.append(op)
-            elif v not in inputs:
-                inputs.append(v)
+                body[op] = None
+            else:
+                inputs[v] = None
 
         for m in members:
             need(m.op.results[0])
-        outputs = [r for m in members for r in m.op.results if self.used_outside(r, inside, body)]
-        return members, inputs, body, outputs
+        outputs = [r for m in members for r in m.op.results if self.used_outside(r, inside)]
+        return members, list(inputs), list(body), outputs
 
     def comes_from(self, op: ir.Operation, inside: set[ir.Operation]) -> bool:
         """Whether a view looks at a value made inside the kernel."""
@@ -144,13 +144,13 @@ class _Outliner:
         slices = VIEWS | {"tensor.extract_slice"}
         return source in inside or source.name in FREE or (source.name in slices and self.comes_from(source, inside))
 
-    def used_outside(self, value: ir.Value, inside: set[ir.Operation], body: list[ir.Operation]) -> bool:
+    def used_outside(self, value: ir.Value, inside: set[ir.Operation]) -> bool:
         for use in value.uses:
             user = self.top_level(use.owner.operation)
             if user in inside:
                 continue
             if user.name in VIEWS | {"tensor.extract_slice"}:
-                if self.used_outside(user.results[0], inside, body):
+                if self.used_outside(user.results[0], inside):
                     return True
                 continue
             return True
@@ -205,7 +205,8 @@ def _all_operands(op: ir.Operation) -> list[ir.Value]:
         for block in region.blocks:
             for inner in block.operations:
                 for v in _all_operands(inner.operation):
-                    scope = v.owner.owner if isinstance(v.owner, ir.Block) else v.owner.operation.parent
+                    owner = v.owner
+                    scope = owner.owner if isinstance(owner, ir.Block) else owner.operation.parent
                     if scope.operation.name == "func.func" and v not in found:
                         found.append(v)
     return found

@@ -20,7 +20,6 @@ from tilewright.driver import background
 from tilewright.driver.background import ProcessMaker, _compile, _kept
 from tilewright.driver.package_cache import ModelFiles
 from tilewright.frontends import protocol
-from tilewright.runtime.executable import Executable
 from tilewright.runtime.open_executable import OpenExecutable
 from tilewright.support.errors import PackageError, UnsupportedError, UsageError
 from tilewright.support.options import Options
@@ -86,6 +85,12 @@ def unpickled(source):
     return pickle.loads(_kept(source, protocol.find(source)).tobytes())
 
 
+def sent(package, folder):
+    """The executable of a package that another process has written."""
+    package.save(folder / "sent.tw")
+    return tw.load(folder / "sent.tw", threads=1)
+
+
 def fixed(batch: int, width: int = 24) -> Options:
     return Options(inputs={"x": (batch, width)}, threads=1, cache=False, jobs=1)
 
@@ -106,18 +111,18 @@ def test_every_source(kind, tmp_path):
             source = tw.compile(TEXT, inputs={"x": (3, 8)}, stop_after="import")
         x, options = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32), fixed(3, 8)
         want = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
-    found = _compile(unpickled(source), options, None)
-    np.testing.assert_allclose(Executable(found, 1)(x)[0], want, rtol=1e-5, atol=1e-6)
+    run = sent(_compile(unpickled(source), options, None), tmp_path)
+    np.testing.assert_allclose(run(x)[0], want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_text_of_mlir_with_open_dimensions(monkeypatch):
+def test_a_text_of_mlir_with_open_dimensions(tmp_path):
     """In this process what the other one would do."""
     run = tw.compile(TEXT, inputs={"x": ("n:1..16", 8)}, threads=1, specialize="background")
     maker = run.background.maker
     assert isinstance(maker, ProcessMaker) and not maker._file
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
-    found = _compile(unpickled(TEXT), replace(maker._options, inputs={"x": (3, 8)}), None)
-    np.testing.assert_allclose(Executable(found, 1)(x)[0], run(x)[0], rtol=1e-5)
+    found = sent(_compile(unpickled(TEXT), replace(maker._options, inputs={"x": (3, 8)}), None), tmp_path)
+    np.testing.assert_allclose(found(x)[0], run(x)[0], rtol=1e-5)
 
 
 def test_a_file_that_is_another_model_now(path):

@@ -17,7 +17,9 @@ from tilewright.driver import package_cache as kept
 from tilewright.frontends.onnx import registry
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
+from tilewright.support import kept_child
 from tilewright.support.errors import CompileError, ModelError, UnsupportedError
+from tilewright.support.lazy_array import LazyArray
 from tilewright.support.options import Options
 from tilewright.targets.cpu.description import host
 
@@ -320,6 +322,20 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
     monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))
+    kept_child.close()
+    entry = kept.CacheEntry.of(path, Options())
+    assert not apart.compile_apart(entry, Options())
     monkeypatch.setattr(sys, "executable", "")
-    assert not apart.compile_apart(path, "", Options(), path.with_suffix(".tw"))
+    assert not apart.compile_apart(entry, Options())
+
+
+def test_weights_that_are_only_written_are_packed_as_they_are_written(path):
+    """They lie in the file as a compilation in this process lays them out, and take no memory before."""
+    entry = kept.CacheEntry.of(path, Options())
+    state, package = compiler.compile_state(path, keep=False, unloaded=True)
+    lazy = [c for c in package.constants if isinstance(c, LazyArray)]
+    assert lazy and entry.write(package, state.files)
+    written, (_, loaded) = entry.load(written=True), compiler.compile_state(path)
+    for a, b in zip(written.constants, loaded.package.constants, strict=True):
+        np.testing.assert_array_equal(a, b)
+    check(tw.compile(path))

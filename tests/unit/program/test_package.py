@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from tilewright.program.package import CHUNK, PAGE, Package
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.load import load
-from tilewright.support.errors import UsageError
+from tilewright.support.errors import PackageError, UsageError
+from tilewright.support.lazy_array import LazyArray
 from tilewright.targets.cpu.description import host
 
 
@@ -71,6 +73,29 @@ def test_constants_of_all_dtypes_and_sizes(tmp_path, make_package):
     for a, b in zip(arrays, read.constants, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()  # NaNs too
     assert np.array_equal(load(tmp_path / "m.tw")()[0], arrays[0])
+
+
+def test_lazy_constants_are_written_as_arrays_are(small_package, tmp_path):
+    (weight,) = small_package.constants
+    small_package.save(tmp_path / "array.tw")
+    lazy = LazyArray(weight.shape, weight.dtype, weight.copy)
+    replace(small_package, constants=[lazy]).save(tmp_path / "lazy.tw")
+    assert (tmp_path / "lazy.tw").read_bytes() == (tmp_path / "array.tw").read_bytes()
+    assert np.asarray(lazy, np.float64).dtype == np.float64
+
+
+def test_weights_that_were_written_a_moment_ago_are_not_read(small_package, tmp_path):
+    small_package.save(tmp_path / "m.tw")
+    data = bytearray((tmp_path / "m.tw").read_bytes())
+    data[data.index(small_package.constants[0].tobytes()[:64])] ^= 1
+    (tmp_path / "m.tw").write_bytes(data)
+    with pytest.raises(PackageError, match="weights"):
+        Package.load(tmp_path / "m.tw")
+    assert Package.load(tmp_path / "m.tw", written=True).objects == small_package.objects
+    data[PAGE] ^= 1  # code is read anyhow
+    (tmp_path / "m.tw").write_bytes(data)
+    with pytest.raises(PackageError, match="objects"):
+        Package.load(tmp_path / "m.tw", written=True)
 
 
 def test_constants_must_fit_the_program(small_package):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx
@@ -47,9 +48,10 @@ def checker(model: onnx.ModelProto) -> Callable[[OnnxNode], None]:
     """
     context = onnx.checker.C.CheckerContext() if hasattr(onnx.checker, "C") else onnx.checker.DEFAULT_CONTEXT
     context.ir_version = model.ir_version
+    schemas = lru_cache(maxsize=None)(schema)  # each of them is a copy
 
     def check(node: OnnxNode) -> None:
-        found = schema(node.proto.op_type, node.opset, node.proto.domain)
+        found = schemas(node.proto.op_type, node.opset, node.proto.domain)
         if found is None or (found.deprecated and found.since_version == oldest(node.proto.domain, node.proto.op_type)):
             return  # GroupNormalization-18 was given up later, and is what models of those opsets have
         for i, formal in enumerate(found.inputs):

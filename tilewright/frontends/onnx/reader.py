@@ -130,17 +130,20 @@ def _checked(model: Model) -> Model:
 
 def _garbled(message: Message) -> bytes | None:
     """A string field of a message that is not UTF-8 (protobuf hands it out as bytes), None if there is none."""
-    check_time("import")
     for field_, content in message.ListFields():
-        several = [content] if isinstance(content, (str, bytes, Message)) else content
-        if field_.type == FieldDescriptor.TYPE_STRING:
-            found = next((v for v in several if isinstance(v, bytes)), None)
-        elif field_.type == FieldDescriptor.TYPE_MESSAGE:
-            found = next((g for v in several if (g := _garbled(v)) is not None), None)
-        else:
-            continue
-        if found is not None:
-            return found
+        kind = field_.type
+        if kind == FieldDescriptor.TYPE_STRING:
+            if isinstance(content, bytes):
+                return content
+            if not isinstance(content, str):
+                for v in content:
+                    if isinstance(v, bytes):
+                        return v
+        elif kind == FieldDescriptor.TYPE_MESSAGE:
+            check_time("import")
+            for v in (content,) if isinstance(content, Message) else content:
+                if (found := _garbled(v)) is not None:
+                    return found
     return None
 
 
