@@ -47,22 +47,6 @@ def pytest_collection():
         gc.enable()
 
 
-def _steady_environment():
-    """The process that compiles files starts its workers anew when the environment is another one, and pytest writes
-    the name of each test there."""
-    os.environ["PYTEST_CURRENT_TEST"] = "one of them"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup():
-    _steady_environment()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call():
-    _steady_environment()
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--thinned", False):

@@ -56,6 +56,7 @@ class Lifeline:
             os.close(fd)
 
 
+_TEST = "PYTEST_CURRENT_TEST"
 #: whether this process is one that `start` made
 _entered = False
 _lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
@@ -181,8 +182,9 @@ def surroundings() -> tuple[dict[str, str], str]:
 
 
 def surround(environment: dict[str, str], folder: str) -> bool:
-    """Take over an environment and a folder; whether the environment was another one."""
-    changed = environment != dict(os.environ)
+    """Take over an environment and a folder; whether the environment was another one (for more than pytest, which
+    writes the name of each test there)."""
+    changed = any(environment.get(n) != os.environ.get(n) for n in {*environment, *os.environ} - {_TEST})
     if changed:
         os.environ.clear()
         os.environ.update(environment)

@@ -113,13 +113,13 @@ def test_what_is_overwritten_while_it_is_compiled_is_an_error(tmp_path, monkeypa
 def test_what_is_overwritten_before_it_is_stored_is_not_stored(tmp_path, monkeypatch):
     path, other = save(tmp_path / "m.onnx"), save(tmp_path / "other.onnx", 2)
     monkeypatch.setenv("TILEWRIGHT_COMPILE", "inprocess")
-    real = kept.write
+    real = kept.CacheEntry.write
 
     def write(*arguments):
         overwrite(path, other)
         return real(*arguments)
 
-    monkeypatch.setattr(kept, "write", write)
+    monkeypatch.setattr(kept.CacheEntry, "write", write)
     tw.compile(path)
     assert not list((tmp_path / "cache").glob("packages/*.tw"))
 
