@@ -73,6 +73,24 @@ def test_products_may_be_contracted():
         assert wrong((x.astype(np.float64) * (float(c) - 1)).astype(np.float32), want).any()
 
 
+@pytest.mark.parametrize("operator", ["ReduceSum", "CumSum"])
+def test_products_may_be_contracted_into_sums(operator):
+    """Where one overflows, and another to the other infinity, a sum of the rounded ones is NaN."""
+    made = [Step("Mul", ("float32_a", "c"), "v0", F32), Step(operator, ("v0",), "v1", F32, {"axis": -1})]
+    chain = Chain("test", tuple(made), {"c": np.array(2e38, np.float32)})
+    want = chain.value({"float32_a": np.array([[3, -4], [3, 4], [1, -0.5]], np.float32)}, Rules())
+    assert want.free[..., -1].tolist() == [True, True, False]
+    assert np.allclose(want.samples[:, 2, -1].astype(float), 1e38, rtol=1e-5)
+
+
+def test_a_logarithm_near_1_may_be_0():
+    x = np.array([[0, 16.640625]], np.float16)
+    steps = Step("LogSoftmax", ("float16_a",), "v0", x.dtype, {"axis": -1}), Step("Cast", ("v0",), "v1", np.dtype(bool))
+    want = Chain("test", steps, {}).value({"float16_a": x}, Rules())
+    assert not wrong(np.array([[True, False]]), want).any()
+    assert wrong(np.array([[False, True]]), want).any()
+
+
 def test_a_number_is_rounded_once():
     tie = 1 + 2.0**-8
     assert narrow(np.array([tie, tie + 2.0**-40, tie - 2.0**-40]), BF16).astype(float).tolist() == [1, 1.0078125, 1]
