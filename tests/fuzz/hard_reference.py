@@ -93,11 +93,13 @@ class Choices:
         step[0], step[1], step[2] = 0, 1, -1
         return moved(x, np.trunc(step * ulps))
 
-    def flushed(self, x: np.ndarray) -> np.ndarray:
+    def flushed(self, x: np.ndarray, made: bool = True) -> np.ndarray:
+        """With zeros for what may be one; of results the smallest normal number, too, which a smaller one rounds to."""
         if x.dtype.name not in self.rules.flushes:
             return x
+        tiny = ml_dtypes.finfo(x.dtype).tiny
         with np.errstate(invalid="ignore"):
-            small = (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).tiny)
+            small = (x != 0) & ((np.abs(x) < tiny) | ((np.abs(x) == tiny) & made))
         return np.where(small & self.either(x.shape), np.copysign(np.zeros_like(x), x), x) if small.any() else x
 
 
@@ -216,7 +218,8 @@ def neg(c, x, **_):
 
 @reference("Mul")
 def mul(c, x, y, **_):
-    product = tuple(np.broadcast_arrays(x.samples, y.samples)) if is_float(x.dtype) else None
+    contracts = is_float(x.dtype) and x.dtype.itemsize > 2  # halves are rounded between two operators
+    product = tuple(np.broadcast_arrays(x.samples, y.samples)) if contracts else None
     return Value(rounded(np.multiply, x.samples, y.samples), free_of(x, y), product)
 
 

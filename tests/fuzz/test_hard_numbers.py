@@ -110,6 +110,16 @@ def test_subnormals_may_be_zero_where_a_target_says_so():
     assert wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x)).all()
     flushing = Rules(flushes=("float32",))
     assert not wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x, rules=flushing)).any()
+    x = np.array([[np.finfo(np.float32).tiny]], np.float32)  # what is a little smaller is rounded to it
+    assert wrong(-x * 0, reference([("Neg", "float32_a")], x)).all()
+    assert not wrong(-x * 0, reference([("Neg", "float32_a")], x, rules=flushing)).any()
+
+
+def test_products_of_halves_are_rounded_before_they_are_added():
+    x = np.array([[1 + 2.0**-10]], np.float16)
+    made = [Step("Mul", ("float16_a", "float16_a"), "v0", x.dtype), Step("Sub", ("v0", "c"), "v1", x.dtype)]
+    want = Chain("test", tuple(made), {"c": np.array(1, np.float16)}).value({"float16_a": x}, Rules())
+    assert set(want.samples.flat) == {2.0**-9}
 
 
 def test_targets_are_known():
