@@ -10,6 +10,7 @@ units in the last place.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -271,13 +272,17 @@ def lost(item: Any, outcome: str, detail: str, seconds: float) -> list[Result]:
     return [Result(" ".join(item[1]), item[0], outcome, detail)]
 
 
-def packs(patterns: Sequence[str], types: Sequence[str], size: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Elementwise operators and reductions first."""
+def packs(
+    patterns: Sequence[str], types: Sequence[str], size: int, done: Sequence[Result] = ()
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Elementwise operators and reductions first; without those that have a result."""
     table = entries()
     left = set(select(list(table), SKIPPED))
     names = [n for n in select(list(table), patterns) if n not in left and not arbitrary(n)]
     names.sort(key=lambda n: not computes(table[n]))
-    return [(t, tuple(names[i : i + size])) for i in range(0, len(names), size) for t in types]
+    had = {(r.dtype, r.name) for r in done}
+    left_of = {t: [n for n in names if (t, n) not in had] for t in types}
+    return [(t, tuple(left_of[t][i : i + size])) for i in range(0, len(names), size) for t in types if left_of[t][i:]]
 
 
 def main() -> int:
@@ -287,22 +292,31 @@ def main() -> int:
     parser.add_argument("--pack", type=int, default=PACK)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="begin no new pack after this time")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for a pack")
+    parser.add_argument("--resume", type=Path, help="a file of results: entries that it has are not run again")
     arguments = parser.parse_args()
     os.environ.setdefault("TILEWRIGHT_COMPILE", "inprocess")
     begun, results = time.monotonic(), []
+    if arguments.resume and arguments.resume.exists():
+        results = [Result(**json.loads(line)) for line in arguments.resume.read_text().splitlines()]
+        results = [r for r in results if " " not in r.name]
 
     def show(found: list[Result]) -> None:
         results.extend(found)
+        if arguments.resume:
+            with arguments.resume.open("a") as f:
+                f.writelines(json.dumps(asdict(r)) + "\n" for r in found)
         for r in found:
             if r.outcome not in ("pass", "refused", "allowed", "no reference"):
                 print(f"{r.outcome:8} {r.name} {r.dtype}: {' '.join(r.detail.split())[:300]}", flush=True)
 
-    todo = packs(arguments.patterns, arguments.types, arguments.pack)
+    todo = packs(arguments.patterns, arguments.types, arguments.pack, results)
     with tempfile.TemporaryDirectory() as cache:
         os.environ.setdefault("TILEWRIGHT_CACHE", cache)
         run_isolated(
-            todo, run_pack, lost, workers=arguments.jobs, timeout=600, progress=show, seconds=arguments.seconds
-        )
+            todo, run_pack, lost, workers=arguments.jobs, timeout=arguments.timeout, progress=show,
+            seconds=arguments.seconds,
+        )  # fmt: skip
     for dtype in arguments.types:
         counts = Counter(r.outcome for r in results if r.dtype == dtype)
         print(f"{dtype}: {', '.join(f'{n} {o}' for o, n in counts.most_common())}")
