@@ -41,16 +41,17 @@ def log_gamma(x: Real) -> Real:
     made = small.where(stirling - product.log(), stirling)
     made = y.equal(math.inf).where(math.inf, made)
     made = (y - 1.5).abs().equal(0.5).where(0.0, made)  # exact zeros at 1 and 2
-    mirrored = math.log(math.pi) - sine_of_pi(x).abs().log() - made
+    mirrored = -sine_of_pi_by_pi(x).log() - made
     made = low.where(mirrored, made)
     return x.equal(-math.inf).where(math.inf, made)
 
 
-def sine_of_pi(x: Real) -> Real:
-    """sin(pi x) but for its sign."""
+def sine_of_pi_by_pi(x: Real) -> Real:
+    """sin(pi x) / pi but for its sign; x itself near 0, where the product with pi may be subnormal."""
     size = x.abs()  # a small negative number would round when a whole one is added
     part = size - size.floor()
-    return ((part > 0.5).where(1 - part, part) * math.pi).sin()
+    part = (part > 0.5).where(1 - part, part)
+    return (part < 2.0**-30).where(part, (part * math.pi).sin() / math.pi)
 
 
 def cotangent_of_pi(x: Real) -> Real:
