@@ -69,8 +69,8 @@ def scaled_k(x: Real, order: float) -> Real:
     def body(v: Real) -> Real:
         r = v.sqrt()
         t = places / r
-        sinh = (t * 0.5).call("sinh")
-        return (-2 * v * sinh * sinh).exp() * (t * order).call("cosh")
+        half = r * (t * 0.5).call("sinh")  # neither overflows nor underflows, as its parts may
+        return (-2 * half * half).exp() * (t * order).call("cosh")
 
     return x.total(body, weights) / root
 
