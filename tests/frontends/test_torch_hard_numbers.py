@@ -222,6 +222,30 @@ def test_elements_outside_of_a_window_do_not_count():
     check(functions, x)
 
 
+def test_powers_of_halves_that_overflow():
+    """In norms, and in the statistics of a batch, whose results were infinite and 0."""
+    x = torch.linspace(-3, 3, 96).reshape(4, 3, 8)
+    x[2, :, 3] = 2046
+    nothing = torch.ones(3, dtype=torch.float16)
+    functions = {
+        "norm": lambda x: torch.linalg.vector_norm(x, 3, dim=2),
+        "dist": lambda x: torch.dist(x, -x, 4.0),
+        **{
+            f"batch {i}": lambda x, i=i: torch.native_batch_norm(x, nothing, -nothing, None, None, True, 0.1, 1e-5)[i]
+            for i in (0, 2)
+        },
+        "layer": lambda x: torch.native_layer_norm(x, [8], None, None, 1e-5)[0],
+    }
+    check(functions, x.half())
+
+
+def test_doubles_are_resized_in_doubles():
+    """The places were rounded to f32."""
+    x = torch.linspace(-3, 9, 2 * 7 * 5, dtype=torch.float64).reshape(1, 2, 7, 5)
+    modes = [{"mode": m, "antialias": a} for m in ("bilinear", "bicubic") for a in (False, True)]
+    check({str(m): lambda x, m=m: F.interpolate(x, scale_factor=0.73, **m) for m in modes}, x)
+
+
 def test_zeros_of_gamma_functions():
     """The logarithm's at 1 and 2; the cotangent's between the poles, where that of a rounded pi / 2 was 27% of the
     sum. Near 0, pi x and x / 2 may be subnormal."""

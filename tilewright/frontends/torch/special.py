@@ -44,16 +44,16 @@ def log_gamma(x: Real) -> Real:
     tail = inverse * (inverse * inverse).polynomial([b / (2 * k * (2 * k - 1)) for k, b in enumerate(BERNOULLI, 1)])
     stirling = (y - 0.5) * y.log() - y + 0.5 * math.log(2 * math.pi) + tail
     below = y < 1.5
-    product, rest = below.where(y, 1.0), below.where(y - 1, y - 2)
+    product = below.where(y, 1.0)
     for k in range(1, SHIFT - 1):
         factor = y - k
-        more = factor >= 1.5
-        product, rest = more.where(product * factor, product), more.where(factor - 2, rest)
-    logarithm = product.log()
+        product = product * (factor >= 1.5).where(factor, 1.0)
+    logarithm, rest = product.log(), y - (y + 0.5).floor()
     near = below.where(-logarithm, logarithm) + rest * rest.polynomial(LOG_GAMMA_AT_2)
     made = (y < float(SHIFT)).where(near, stirling)
     made = y.equal(math.inf).where(math.inf, made)
-    mirrored = -sine_of_pi_by_pi(x).log() - made
+    sine = sine_of_pi_by_pi(x)
+    mirrored = sine.equal(0.0).where(math.inf, -sine.log() - made)  # a pole, also where `made` is infinite
     made = low.where(mirrored, made)
     return x.equal(-math.inf).where(math.inf, made)
 
