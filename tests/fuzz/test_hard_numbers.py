@@ -279,6 +279,17 @@ def test_constants_of_doubles_become_bf16_in_one_rounding():
         np.testing.assert_array_equal(got.astype(float), narrow(x, BF16).astype(float))
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(np.int64), np.dtype(np.uint64)], ids=str)
+def test_integers_become_doubles_before_fewer_bits(dtype):
+    """MLIR made one conversion of the two: beside a tie of bf16, f32 rounds to the tie, and beside one of f32, f64."""
+    x = np.array([[2350879005487445255, 2**61 + 2**37 + 1]], dtype)
+    nodes = [node("Cast", "x", "d", to=TensorProto.DOUBLE)]
+    nodes += [node("Cast", "d", "b", to=TensorProto.BFLOAT16), node("Cast", "d", "f", to=TensorProto.FLOAT)]
+    for name, to in (("b", BF16), ("f", F32)):
+        (got,) = results([nodes[0], nodes[1 + (name == "f")]], {"x": x}, {name: to})
+        np.testing.assert_array_equal(got.astype(float), narrow(x.astype(np.float64), to).astype(float))
+
+
 # ---- what is allowed ------------------------------------------------------------------------------------------------
 
 
