@@ -222,12 +222,38 @@ def test_elements_outside_of_a_window_do_not_count():
     check(functions, x)
 
 
+def test_powers_of_halves_that_overflow():
+    """In norms, and in the statistics of a batch, whose results were infinite and 0."""
+    x = torch.linspace(-3, 3, 96).reshape(4, 3, 8)
+    x[2, :, 3] = 2046
+    nothing = torch.ones(3, dtype=torch.float16)
+    functions = {
+        "norm": lambda x: torch.linalg.vector_norm(x, 3, dim=2),
+        "dist": lambda x: torch.dist(x, -x, 4.0),
+        **{
+            f"batch {i}": lambda x, i=i: torch.native_batch_norm(x, nothing, -nothing, None, None, True, 0.1, 1e-5)[i]
+            for i in (0, 2)
+        },
+        "layer": lambda x: torch.native_layer_norm(x, [8], None, None, 1e-5)[0],
+    }
+    check(functions, x.half())
+
+
+def test_doubles_are_resized_in_doubles():
+    """The places were rounded to f32."""
+    x = torch.linspace(-3, 9, 2 * 7 * 5, dtype=torch.float64).reshape(1, 2, 7, 5)
+    modes = [{"mode": m, "antialias": a} for m in ("bilinear", "bicubic") for a in (False, True)]
+    check({str(m): lambda x, m=m: F.interpolate(x, scale_factor=0.73, **m) for m in modes}, x)
+
+
 def test_zeros_of_gamma_functions():
     """The logarithm's at 1 and 2; the cotangent's between the poles, where that of a rounded pi / 2 was 27% of the
-    sum."""
+    sum. Near 0, pi x and x / 2 may be subnormal."""
     for dtype in (torch.float32, torch.float64):
         x = torch.tensor([0.0, -1.0, 1.0, 2.0, 3.0], dtype=dtype)
         check({"lgamma": torch.lgamma}, x)
+    bessel = {"y0": torch.special.bessel_y0, "y1": torch.special.bessel_y1}
+    check({"lgamma": torch.lgamma, **bessel}, torch.tensor([5e-324, -5e-324, 1.5e-323, 1e-310], dtype=torch.float64))
     x = torch.tensor([-8388607.5, -0.5, -7.5], dtype=torch.float64)
     (got,) = tw.compile(Results([lambda x: torch.special.polygamma(2, x)]), (x,), threads=1)(x)
     np.testing.assert_allclose(got, [-(2.0**-46), -0.82879664423432, -0.0155645117959039], rtol=1e-12)

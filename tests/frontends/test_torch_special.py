@@ -78,6 +78,7 @@ def test_function(name):
     np.testing.assert_allclose(ours(function, x), reference(x), rtol=1e-9, atol=2e-13)
 
 
+SMALL = np.concatenate([np.geomspace(1e-12, 0.4, 30), -np.geomspace(1e-12, 0.4, 30)])
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, -3.0, 2.0, math.inf, -math.inf, math.nan, 1e-40, 1e30, -1e30])
 
 
@@ -90,6 +91,24 @@ def test_special_numbers(name):
     function, _, _ = FUNCTIONS[name]
     got, want = ours(function, SPECIAL), function(torch.from_numpy(SPECIAL)).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-12)
+
+
+def test_the_logarithm_of_gamma_to_the_last_digits():
+    """Near its zeros, too, and below 0; it was a difference of numbers near 16. Far below 0 there are only poles."""
+    x = np.concatenate([np.linspace(-4.9, 12, 400), 1 + SMALL, 2 + SMALL, [-9e307, -1e300]])
+    want = torch.lgamma(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(ours(torch.lgamma, x), want, rtol=2e-15, atol=1e-15)
+
+
+def test_ends_of_bessel_functions():
+    """-2 x overflowed in K. Integers become f32, as in PyTorch, before they are anything else."""
+    x = np.array([1e300, 1.7e308])
+    assert (ours(T.modified_bessel_k0, x) == 0).all()
+    np.testing.assert_allclose(ours(T.scaled_modified_bessel_k1, x), np.sqrt(math.pi / 2 / x), rtol=1e-14)
+    whole = np.array([2**31 - 1, 2**24 + 1])
+    np.testing.assert_allclose(
+        ours(T.spherical_bessel_j0, whole), T.spherical_bessel_j0(torch.from_numpy(whole)).numpy(), rtol=1e-6
+    )
 
 
 def test_incomplete_gamma_functions():
@@ -119,6 +138,19 @@ def test_polynomials(name, reference):
     x, n = np.meshgrid(np.linspace(-2, 2, 41), np.arange(14))
     np.testing.assert_allclose(polynomials.polynomial(name, False)(x, n), reference(n, x), rtol=1e-9, atol=1e-9)
     assert (polynomials.polynomial(name, False)(x, n - 20) == 0).all()
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("kind", "tuvw")
+def test_polynomials_of_any_degree(kind, shifted):
+    """Degrees that are infinite or NaN ended the program, and large ones took as many steps."""
+    degrees = [-math.inf, -1, 3, 7, 40, 1e15, 1e15 + 1, math.inf, math.nan]
+    x, n = np.meshgrid([-1.5, -1, -0.3, 0, 0.7, 1, 1.5, math.inf, math.nan], degrees)
+    name = f"chebyshev_polynomial_{kind}"
+    with np.errstate(all="ignore"):
+        got = polynomials.polynomial(name, shifted)(x, n)
+    eager = getattr(T, f"{'shifted_' * shifted}{name}")
+    np.testing.assert_allclose(got, eager(torch.from_numpy(x), torch.from_numpy(n)).numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_compiled():

@@ -307,9 +307,11 @@ OPERATORS: dict[str, tuple[Reason, ...]] = {
 
 
 def poles(s: Seen) -> Any:
-    """At 0, -1, -2 ..., and far below, where PyTorch adds up a term for each whole number on the way to 0."""
-    x = s.input(0)
-    return (x <= 0) & ((x == np.floor(x)) | (x < -1e3))
+    """At 0, -1, -2 ..., beside them as far as a rounding of x changes the power of the distance, and far below, where
+    PyTorch adds up a term for each whole number on the way to 0."""
+    x, want = s.input(0), s.wants[0].astype(np.float64)
+    bound = 10 * float(ml_dtypes.finfo(s.got.dtype).eps) * np.abs(x / (x - np.rint(x)))
+    return (x <= 0) & ((x == np.floor(x)) | (np.abs(s.got - want) <= bound * np.abs(want)) | (x < -1e3))
 
 
 def squares(s: Seen) -> Any:
@@ -319,12 +321,49 @@ def squares(s: Seen) -> Any:
 
 
 def ties(s: Seen) -> Any:
-    """Places of equal numbers."""
+    """Places of equal numbers, along the dimension that they are places of (which the result may lack)."""
     x, (want,) = s.inputs[0], s.wants
+    found = np.zeros(s.got.shape, bool)
     if s.got.dtype != np.int64 or s.attributes.get("stable"):
-        return np.zeros((), bool)
-    picked = [[np.take_along_axis(x, i, d) for i in (s.got, want)] for d in range(x.ndim)]
-    return np.any([(a == b) | ((a != a) & (b != b)) for a, b in picked], axis=0)
+        return found
+    for d in range(x.ndim):
+        i, j = (v if v.ndim == x.ndim else np.expand_dims(v, d) for v in (s.got, want))
+        if all(m == n for k, (m, n) in enumerate(zip(i.shape, x.shape, strict=True)) if k != d):
+            a, b = np.take_along_axis(x, i, d), np.take_along_axis(x, j, d)
+            found |= ((a == b) | ((a != a) & (b != b))).reshape(found.shape)
+    return found
+
+
+def trigamma_ends(s: Seen) -> Any:
+    """Where PyTorch's series of the trigamma function leaves out terms."""
+    x = s.input(0)
+    return np.abs(s.got - s.wants[0]) <= 1.1 / 30 / (np.where(x < 0.5, 1 - x, x) + 6) ** 9
+
+
+def as_exact_as(function: str, phase: Callable[[np.ndarray], np.ndarray], *order: int) -> Callable[[Seen], Any]:
+    """What mpmath gives, as exactly as the argument of a wave permits, in f64; of integers that are rounded to f32."""
+
+    def holds(s: Seen) -> Any:
+        import mpmath
+
+        x = (s.inputs[0].astype(np.float32) if s.inputs[0].dtype.kind in "iu" else s.inputs[0]).astype(np.float64)
+        got, eps = s.got.astype(np.float64), float(ml_dtypes.finfo(s.got.dtype).eps)
+        found = np.zeros(got.shape, bool)
+        for at in np.argwhere(np.isfinite(x) & np.isfinite(got) & (np.abs(x) < 2.0**22) & (s.got != s.wants[0])):
+            v = float(x[(at := tuple(at))])
+            right = complex(getattr(mpmath, function)(*order, v)).real
+            found[at] = abs(got[at] - right) <= 8 * eps * abs(right) + (2 * eps + 4e-16 * abs(phase(v)))
+        return found
+
+    return holds
+
+
+def by_its_norm(s: Seen) -> Any:
+    """An exponential of a matrix within what a rounding of the matrix changes, of its largest element."""
+    x, want = s.input(0), s.wants[0].astype(np.float64)
+    norm = np.abs(x).sum(-1).max(-1)[..., None, None]
+    apart = np.abs(s.got.astype(np.float64) - want)
+    return apart <= 64 * float(ml_dtypes.finfo(s.got.dtype).eps) * norm * np.abs(want).max((-2, -1), keepdims=True)
 
 
 def one_rounding(s: Seen) -> Any:
@@ -355,20 +394,30 @@ def odd_places(s: Seen) -> Any:
 TORCH: dict[str, tuple[Reason, ...]] = {
     **dict.fromkeys(
         [f"{p}polygamma.{p.replace('.', '_')}polygamma_n_{n}" for p in ("", "special.") for n in range(5)],
-        (("PyTorch's sine misses zero at the poles, and it sums one term for each whole number", poles),),
+        (
+            ("PyTorch's sine misses zero at the poles, and it sums one term for each whole number", poles),
+            ("PyTorch's series of the trigamma function ends at x^-7", trigamma_ends),
+        ),
     ),
     **dict.fromkeys(
         ("std", "std.unbiased", "std_mean", "std_mean.unbiased"),
         (("squares beyond the type are infinite; PyTorch sums them in f64", squares),),
     ),
     **{
-        f"special.bessel_{n}": (("PyTorch rounds x - pi / 4", lambda s: np.abs(s.input(0)) > 2.0**22),)
+        f"special.bessel_{n}": (
+            ("PyTorch rounds x - pi / 4", lambda s: np.abs(s.input(0)) > 2.0**22),
+            ("right is what mpmath gives", as_exact_as(f"bessel{n[0]}", lambda x: x, int(n[1]))),
+        )
         for n in ("j0", "j1", "y0", "y1")
     },
-    "special.airy_ai": (("PyTorch rounds 2 / 3 |x|^1.5 in x's type", lambda s: s.input(0) < -(2.0**12)),),
+    "special.airy_ai": (
+        ("PyTorch rounds 2 / 3 |x|^1.5 in x's type", lambda s: s.input(0) < -(2.0**12)),
+        ("right is what mpmath gives", as_exact_as("airyai", lambda x: abs(x) ** 1.5)),
+    ),
+    "matrix_exp": (("within a rounding of the matrix", by_its_norm),),
     "nn.functional.scaled_dot_product_attention": OPERATORS["Attention"],
     **{f"nn.functional.conv_transpose{r}d": OPERATORS["ConvTranspose"] for r in (1, 2, 3)},
-    **dict.fromkeys(("sort", "argsort", "msort"), (("equal numbers stand in any order", ties),)),
+    **dict.fromkeys(("sort", "argsort", "msort", "topk", "kthvalue"), (("equal numbers stand in any order", ties),)),
     "nn.functional.tanhshrink": (("x - tanh(x) is as exact as tanh(x)", one_rounding),),
     **dict.fromkeys(
         [f"mvlgamma.mvlgamma_p_{p}" for p in (1, 3, 5)],

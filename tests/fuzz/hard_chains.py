@@ -70,7 +70,7 @@ class Chain:
         found = {n: Value.of(a) for n, a in given.items()}
         if rules.flushes:
             for v in found.values():
-                v.samples = choices.flushed(v.samples)
+                v.samples = choices.flushed(v.samples, made=False)
         with np.errstate(all="ignore"):
             for s in self.steps:
                 made = REFERENCES[s.op](choices, *(found[i] for i in s.inputs), op=s.op, dtype=s.dtype, **s.attributes)

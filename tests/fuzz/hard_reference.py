@@ -77,6 +77,11 @@ class Choices:
         step[0] = 0
         return step
 
+    def near(self, x: np.ndarray, bound: np.ndarray) -> np.ndarray:
+        """Off by up to a bound, and 0 where that is within it; infinities and NaN stay."""
+        made = x + np.where(np.isfinite(x), self.between(x.shape) * bound, 0)
+        return np.where((np.abs(x) <= bound) & (self.between(x.shape) < -0.5), 0, made)
+
     def nudged(self, x: np.ndarray, ulps: Any) -> np.ndarray:
         """Moved by up to so many units in the last place (a number, or one for each element); zeros, infinities and NaN
         stay."""
@@ -88,11 +93,13 @@ class Choices:
         step[0], step[1], step[2] = 0, 1, -1
         return moved(x, np.trunc(step * ulps))
 
-    def flushed(self, x: np.ndarray) -> np.ndarray:
+    def flushed(self, x: np.ndarray, made: bool = True) -> np.ndarray:
+        """With zeros for what may be one; of results the smallest normal number, too, which a smaller one rounds to."""
         if x.dtype.name not in self.rules.flushes:
             return x
+        tiny = ml_dtypes.finfo(x.dtype).tiny
         with np.errstate(invalid="ignore"):
-            small = (x != 0) & (np.abs(x) < ml_dtypes.finfo(x.dtype).tiny)
+            small = (x != 0) & ((np.abs(x) < tiny) | ((np.abs(x) == tiny) & made))
         return np.where(small & self.either(x.shape), np.copysign(np.zeros_like(x), x), x) if small.any() else x
 
 
@@ -211,7 +218,8 @@ def neg(c, x, **_):
 
 @reference("Mul")
 def mul(c, x, y, **_):
-    product = tuple(np.broadcast_arrays(x.samples, y.samples)) if is_float(x.dtype) else None
+    contracts = is_float(x.dtype) and x.dtype.itemsize > 2  # halves are rounded between two operators
+    product = tuple(np.broadcast_arrays(x.samples, y.samples)) if contracts else None
     return Value(rounded(np.multiply, x.samples, y.samples), free_of(x, y), product)
 
 
@@ -412,9 +420,18 @@ def hard_sigmoid(c, x, *, alpha, beta, **_):
 # ---- along an axis --------------------------------------------------------------------------------------------------
 
 
-def _total(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sum in more precision, of infinities and NaN what these give, and the sum of the sizes of what is finite."""
-    w = wide(x)
+def _terms(c: Choices, x: Value) -> np.ndarray:
+    """What a sum adds up, in more precision: of products either these or, as fma adds them, what they are before they
+    are rounded and overflow."""
+    w = wide(x.samples)
+    if x.product is None:
+        return w
+    exact = wide(x.product[0]) * wide(x.product[1])
+    return np.where(c.either(np.broadcast_shapes(w.shape, exact.shape)), exact, w)
+
+
+def _total(w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sum, of infinities and NaN what these give, and the sum of the sizes of what is finite."""
     return w.sum(axis, keepdims=True), np.where(np.isfinite(w), np.abs(w), 0).sum(axis, keepdims=True)
 
 
@@ -423,8 +440,7 @@ def _in_any_order(c: Choices, total, size, terms: int, dtype: np.dtype, free: np
     open where a part of it may overflow."""
     info = ml_dtypes.finfo(dtype)
     bound = size * float(info.eps) * (terms + 1)
-    near = total + np.where(np.isfinite(total), c.between(total.shape) * bound, 0)
-    made = narrow(np.where((np.abs(total) <= bound) & (c.between(total.shape) < -0.5), 0, near), dtype)
+    made = narrow(c.near(total, bound), dtype)
     return Value(zero_of_either_sign(c, made), free | (size + bound >= float(info.max)).any(0))
 
 
@@ -433,8 +449,6 @@ def reduce_sum(c, x, *, op, axis, **_):
     s, free = x.samples, x.free.any(axis, keepdims=True)
     n = s.shape[axis if axis < 0 else axis + 1]
     at = axis if axis < 0 else axis + 1
-    if op == "ReduceL1":
-        s = np.abs(s)
     if op in ("ReduceSumSquare", "ReduceL2"):
         w = wide(s)
         square, info = w * w, ml_dtypes.finfo(s.dtype)
@@ -445,7 +459,7 @@ def reduce_sum(c, x, *, op, axis, **_):
     elif not is_float(s.dtype):
         return Value(s.sum(at, dtype=s.dtype, keepdims=True), free)
     else:
-        total, size = _total(s, at)
+        total, size = _total(np.abs(wide(s)) if op == "ReduceL1" else _terms(c, x), at)
     made = _in_any_order(c, total, size, n + 1, s.dtype, free)
     if op == "ReduceMean":
         count = np.full((), n).astype(s.dtype)
@@ -476,7 +490,7 @@ def cum_sum(c, x, *, axis, **_):
     free = np.logical_or.accumulate(x.free, axis)
     if not is_float(x.dtype):
         return Value(np.cumsum(x.samples, at, dtype=x.dtype), free)
-    w = wide(x.samples)
+    w = _terms(c, x)
     size = np.cumsum(np.where(np.isfinite(w), np.abs(w), 0), at)
     return _in_any_order(c, np.cumsum(w, at), size, x.samples.shape[at], x.dtype, free)
 
@@ -497,8 +511,7 @@ def softmax(c, x, *, op, axis, **_):
         return Value(c.nudged(narrow(made, x.dtype), np.ceil(far + n + 2 * functions)), free)
     made = apart - np.log(total)
     bound = (np.abs(apart) + functions * (1 + np.log(total))) * float(info.eps) * 4
-    made = narrow(made + np.where(np.isfinite(made), c.between(made.shape) * bound, 0), x.dtype)
-    return Value(zero_of_either_sign(c, made), free)
+    return Value(zero_of_either_sign(c, narrow(c.near(made, bound), x.dtype)), free)
 
 
 @reference("MatMul")

@@ -73,6 +73,24 @@ def test_products_may_be_contracted():
         assert wrong((x.astype(np.float64) * (float(c) - 1)).astype(np.float32), want).any()
 
 
+@pytest.mark.parametrize("operator", ["ReduceSum", "CumSum"])
+def test_products_may_be_contracted_into_sums(operator):
+    """Where one overflows, and another to the other infinity, a sum of the rounded ones is NaN."""
+    made = [Step("Mul", ("float32_a", "c"), "v0", F32), Step(operator, ("v0",), "v1", F32, {"axis": -1})]
+    chain = Chain("test", tuple(made), {"c": np.array(2e38, np.float32)})
+    want = chain.value({"float32_a": np.array([[3, -4], [3, 4], [1, -0.5]], np.float32)}, Rules())
+    assert want.free[..., -1].tolist() == [True, True, False]
+    assert np.allclose(want.samples[:, 2, -1].astype(float), 1e38, rtol=1e-5)
+
+
+def test_a_logarithm_near_1_may_be_0():
+    x = np.array([[0, 16.640625]], np.float16)
+    steps = Step("LogSoftmax", ("float16_a",), "v0", x.dtype, {"axis": -1}), Step("Cast", ("v0",), "v1", np.dtype(bool))
+    want = Chain("test", steps, {}).value({"float16_a": x}, Rules())
+    assert not wrong(np.array([[True, False]]), want).any()
+    assert wrong(np.array([[False, True]]), want).any()
+
+
 def test_a_number_is_rounded_once():
     tie = 1 + 2.0**-8
     assert narrow(np.array([tie, tie + 2.0**-40, tie - 2.0**-40]), BF16).astype(float).tolist() == [1, 1.0078125, 1]
@@ -92,6 +110,16 @@ def test_subnormals_may_be_zero_where_a_target_says_so():
     assert wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x)).all()
     flushing = Rules(flushes=("float32",))
     assert not wrong(np.zeros_like(x), reference([("Neg", "float32_a"), ("Neg", "v0")], x, rules=flushing)).any()
+    x = np.array([[np.finfo(np.float32).tiny]], np.float32)  # what is a little smaller is rounded to it
+    assert wrong(-x * 0, reference([("Neg", "float32_a")], x)).all()
+    assert not wrong(-x * 0, reference([("Neg", "float32_a")], x, rules=flushing)).any()
+
+
+def test_products_of_halves_are_rounded_before_they_are_added():
+    x = np.array([[1 + 2.0**-10]], np.float16)
+    made = [Step("Mul", ("float16_a", "float16_a"), "v0", x.dtype), Step("Sub", ("v0", "c"), "v1", x.dtype)]
+    want = Chain("test", tuple(made), {"c": np.array(1, np.float16)}).value({"float16_a": x}, Rules())
+    assert set(want.samples.flat) == {2.0**-9}
 
 
 def test_targets_are_known():
@@ -249,6 +277,17 @@ def test_constants_of_doubles_become_bf16_in_one_rounding():
     nodes = [node("Cast", name, f"{name}_b", to=element(BF16)) for name in ("x", "c")]
     for got in results(nodes, {"x": x}, {"x_b": BF16, "c_b": BF16}, {"c": x}):
         np.testing.assert_array_equal(got.astype(float), narrow(x, BF16).astype(float))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.int64), np.dtype(np.uint64)], ids=str)
+def test_integers_become_doubles_before_fewer_bits(dtype):
+    """MLIR made one conversion of the two: beside a tie of bf16, f32 rounds to the tie, and beside one of f32, f64."""
+    x = np.array([[2350879005487445255, 2**61 + 2**37 + 1]], dtype)
+    nodes = [node("Cast", "x", "d", to=TensorProto.DOUBLE)]
+    nodes += [node("Cast", "d", "b", to=TensorProto.BFLOAT16), node("Cast", "d", "f", to=TensorProto.FLOAT)]
+    for name, to in (("b", BF16), ("f", F32)):
+        (got,) = results([nodes[0], nodes[1 + (name == "f")]], {"x": x}, {name: to})
+        np.testing.assert_array_equal(got.astype(float), narrow(x.astype(np.float64), to).astype(float))
 
 
 # ---- what is allowed ------------------------------------------------------------------------------------------------

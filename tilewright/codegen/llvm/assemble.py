@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ...support.canonical import CANONICALIZE
 from ...support.errors import CompileError
 from ...support.forks import wait_for
 from .llvm_text import to_llvm22
@@ -30,7 +31,7 @@ STAGE = "assemble"
 #: MLIR's own lowerings. `convert-math-to-llvm` comes before libm so that fma, sqrt, floor ... become instructions;
 #: calls of libm take vectors apart (f64), so vectors come after it.
 PIPELINE = (
-    *("canonicalize", "cse", "convert-vector-to-scf", "lower-affine", "convert-scf-to-cf", "memref-expand"),
+    *(CANONICALIZE, "cse", "convert-vector-to-scf", "lower-affine", "convert-scf-to-cf", "memref-expand"),
     *("expand-strided-metadata", "lower-affine", "convert-math-to-llvm{approximate-log1p=0}", "convert-math-to-libm"),
     *("convert-vector-to-llvm", "arith-expand", "convert-arith-to-llvm", "finalize-memref-to-llvm"),
     *("convert-index-to-llvm", "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1}", "convert-cf-to-llvm"),

@@ -14,6 +14,7 @@ from ...ir.constants import ConstantTable
 from ...ir.context import BYTECODE, parse, run_passes, use
 from ...ir.graph import INLINE_ELEMENTS, Graph, from_dense
 from ...ir.types import check_shape, type_of
+from ...support.canonical import CANONICALIZE
 from ...support.dtypes import TYPES
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
 from .stablehlo.program import StableHloProgram
@@ -112,7 +113,8 @@ def _load(module: ir.Module, source: str, constants: ConstantTable | None) -> Gr
         if name in used:
             run_passes(module, f"builtin.module({pipeline})", stage="import")
     if graph.level == 3 and not any(op.operation.name == "func.call" for op in graph.block.operations):
-        run_passes(module, "builtin.module(func.func(linalg-generalize-named-ops),canonicalize,cse)", stage="import")
+        simpler = f"builtin.module(func.func(linalg-generalize-named-ops),{CANONICALIZE},cse)"
+        run_passes(module, simpler, stage="import")
         _constants_out(graph)
         bound_indices(graph)
     _check(graph, source)

@@ -69,8 +69,8 @@ def scaled_k(x: Real, order: float) -> Real:
     def body(v: Real) -> Real:
         r = v.sqrt()
         t = places / r
-        sinh = (t * 0.5).call("sinh")
-        return (-2 * v * sinh * sinh).exp() * (t * order).call("cosh")
+        half = r * (t * 0.5).call("sinh")  # neither overflows nor underflows, as its parts may
+        return (-2 * half * half).exp() * (t * order).call("cosh")
 
     return x.total(body, weights) / root
 
@@ -148,7 +148,7 @@ def bessel_y(n: FxNode, x: FxTensor) -> FxTensor:
     for k in range(1, 28):
         weights += (-1) ** k * (order + 2 * k) / (k * (order + k)) * wave((order + 2 * k) * ANGLES)
     rest = near.total(lambda v: (v * np.sin(ANGLES)).call("sin" if order else "cos"), HALF_TURN * weights)
-    made = ((near * 0.5).log() + (EULER - order)) * j * (2 / math.pi) - rest * (2 / math.pi)
+    made = (near.log() + (EULER - order - math.log(2))) * j * (2 / math.pi) - rest * (2 / math.pi)
     made = made - ordinary_j(near, 0) * (2 / math.pi) / near if order else made
     _, far = waves(v.at_least(ORDINARY).at_most(1e300), order, math.pi / 4 + order * math.pi / 2)
     made = (v > ORDINARY).where(far, made)

@@ -72,23 +72,23 @@ def col2im(n: FxNode, x: FxTensor, output_size: Any, kernel_size: Any, dilation:
 
 
 def ratios(
-    n: FxNode, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any]
-) -> list[np.float32]:
-    """How far apart in the input of resizing neighbours of the result are, as PyTorch rounds it; the scales that a
-    call gives count, in a list, one by one, or by name."""
+    n: FxNode, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any],
+    dtype: str = "f32",
+) -> list[np.floating]:  # fmt: skip
+    """How far apart in the input of resizing neighbours of the result are, as PyTorch rounds it: in f64 where it
+    interpolates numbers of that `dtype`, else in f32. The scales that a call gives count, in a list, one by one, or by
+    name."""
+    kind = np.float64 if dtype == "f64" else np.float32
     n.known(*before, *after)
     found = [*positional, *named.values()]
     if len(found) == 1 and isinstance(found[0], (list, tuple)):
         found = list(found[0])
     given = [v for v in found if v is not None]
     given += [None] * (len(before) - len(given))
-    return [
-        np.float32(1.0 / s) if s else np.float32(x) / np.float32(y)
-        for s, x, y in zip(given, before, after, strict=True)
-    ]
+    return [kind(1.0 / s) if s else kind(x) / kind(y) for s, x, y in zip(given, before, after, strict=True)]
 
 
-def nearest(overload: str, before: int, after: int, ratio: np.float32) -> np.ndarray:
+def nearest(overload: str, before: int, after: int, ratio: np.floating) -> np.ndarray:
     """[after]: the elements that resizing to the nearest picks along a dimension."""
     half = np.float32(0.5 if "exact" in overload else 0)
     at = np.floor((np.arange(after, dtype=np.float32) + half) * ratio)
@@ -126,7 +126,7 @@ INTERPOLATIONS = (
 @aten(*INTERPOLATIONS, *(f"{name}.vec" for name in INTERPOLATIONS))
 def upsample(n: FxNode, x: FxTensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
     n.need(x.is_float, "of integers")
-    for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
+    for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named, x.dtype)):
         axis = 2 + i
         taps = interpolation(n.overload, x.shape[axis], n.shape[axis], ratio, align_corners)
         if taps is not None:
@@ -135,13 +135,14 @@ def upsample(n: FxNode, x: FxTensor, output_size: Any, align_corners: bool, *sca
 
 
 def interpolation(
-    overload: str, before: int, after: int, ratio: np.float32, align_corners: bool
+    overload: str, before: int, after: int, ratio: np.floating, align_corners: bool
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """[after, taps]: the elements that each place of a dimension is made of, and their weights; None if it stays as it
     is."""
-    at, half, antialias = np.arange(after, dtype=np.float32), np.float32(0.5), "_aa" in overload
+    kind, antialias = type(ratio), "_aa" in overload
+    at, half = np.arange(after, dtype=kind), kind(0.5)
     if align_corners:
-        ratio = np.float32(before - 1) / np.float32(after - 1) if after > 1 else np.float32(0)
+        ratio = kind(before - 1) / kind(after - 1) if after > 1 else kind(0)
     if align_corners and not antialias:
         at = at * ratio
     else:  # PyTorch's filters stand on the middle of elements, and only their distance has to do with corners
@@ -165,7 +166,7 @@ def _neighbours(at: np.ndarray, size: int, cubic: bool) -> tuple[np.ndarray, np.
     return np.clip(table, 0, size - 1), weights
 
 
-def _antialiased(at: np.ndarray, ratio: np.float32, size: int, cubic: bool) -> tuple[np.ndarray, np.ndarray]:
+def _antialiased(at: np.ndarray, ratio: np.floating, size: int, cubic: bool) -> tuple[np.ndarray, np.ndarray]:
     """Weights of a filter as wide as what one element of the result stands for; they add up to 1."""
     scale = max(float(ratio), 1.0)
     support = (2 if cubic else 1) * scale

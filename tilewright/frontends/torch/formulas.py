@@ -38,7 +38,8 @@ class Real:
 
     @staticmethod
     def of(n: FxNode, x: FxTensor) -> Real:
-        return Real(n, n.cast(x, "f64"))
+        """A tensor in f64; integers are rounded to the type of the result first, as PyTorch does."""
+        return Real(n, n.cast(x if x.is_float else n.cast(x, n.dtype), "f64"))
 
     def lift(self, other: object) -> Real | float:
         if isinstance(other, Real):

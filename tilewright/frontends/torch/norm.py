@@ -28,10 +28,16 @@ def _statistics(n: FxNode, x: FxTensor, axes: tuple[int, ...], eps: float) -> li
     if used <= {0}:
         return [None, None]
     n.need(math.prod(x.shape), "with the statistics of nothing")
+    mean, variance = _moments(n, x, axes)
+    return [n.cast(v, x.dtype) for v in (mean, n("rsqrt", n("add", variance, float(eps))))]
+
+
+def _moments(n: FxNode, x: FxTensor, axes: tuple[int, ...]) -> list[FxTensor]:
+    """Mean and variance, of halves in f32: their squares overflow."""
+    x = n.cast(x, "f32") if x.dtype in ("f16", "bf16") else x
     mean = n("reduce_mean", x, axes=axes, keepdims=True)
     centred = n("sub", x, mean)
-    variance = n("reduce_mean", n("mul", centred, centred), axes=axes, keepdims=True)
-    return [mean, n("rsqrt", n("add", variance, float(eps)))]
+    return [mean, n("reduce_mean", n("mul", centred, centred), axes=axes, keepdims=True)]
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -107,12 +113,10 @@ def batch_norm_training(n: FxNode, x: FxTensor, weight: Any, bias: Any, *rest: A
         return [_normalized(n, x, weight, bias, running[0], running[1], eps), nothing, nothing, *running]
     n.need(math.prod(x.shape), "of nothing")
     axes = tuple(i for i in range(x.rank) if i != 1)
-    mean = n("reduce_mean", x, axes=axes, keepdims=True)
-    centred = n("sub", x, mean)
-    var = n("reduce_mean", n("mul", centred, centred), axes=axes, keepdims=True)
-    mean, var = (n.reshape(v, (x.shape[1],)) for v in (mean, var))
+    mean, var = (n.reshape(v, (x.shape[1],)) for v in _moments(n, x, axes))
+    wide = _normalized(n, n.cast(x, var.dtype), weight, bias, mean, var, eps)
     inverse = n("rsqrt", n("add", var, float(eps)))
-    made = [_normalized(n, x, weight, bias, mean, var, eps), mean, inverse]
+    made = [n.cast(v, x.dtype) for v in (wide, mean, inverse)]
     if running:
         count = math.prod(x.shape) // x.shape[1]
         if is_open(count):
@@ -120,7 +124,8 @@ def batch_norm_training(n: FxNode, x: FxTensor, weight: Any, bias: Any, *rest: A
         else:
             fair = n("mul", var, count / max(count - 1, 1))
         for old, new in zip(running, (mean, fair), strict=True):
-            made.append(n("add", n("mul", old, 1 - momentum), n("mul", n.cast(new, old.dtype), float(momentum))))
+            kept = n("mul", n.cast(old, new.dtype), 1 - momentum)
+            made.append(n.cast(n("add", kept, n("mul", new, float(momentum))), old.dtype))
     return made
 
 

@@ -13,6 +13,8 @@ from .registry import on_host
 from .special import BERNOULLI
 
 Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+#: from this degree on Chebyshev's polynomials are not computed degree by degree within -1 and 1
+CLOSED = 7
 
 #: the polynomial of degree 1 of x, and that of degree k of those of degrees k - 1 and k - 2
 POLYNOMIALS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Step]] = {
@@ -25,24 +27,45 @@ POLYNOMIALS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Step]] = {
     "laguerre_polynomial_l": (lambda x: 1 - x, lambda k, x, p, q: ((2 * k - 1 - x) * p - (k - 1) * q) / k),
     "legendre_polynomial_p": (lambda x: x, lambda k, x, p, q: ((2 * k - 1) * x * p - (k - 1) * q) / k),
 }
+#: Chebyshev's of degree n at cos(a), in closed form; at 1; at -1, but for the sign (-1)^n
+Degrees = Callable[[np.ndarray], np.ndarray]
+CLOSED_FORMS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], Degrees, Degrees]] = {
+    "chebyshev_polynomial_t": (lambda n, a: np.cos(n * a), np.ones_like, np.ones_like),
+    "chebyshev_polynomial_u": (lambda n, a: np.sin((n + 1) * a) / np.sin(a), lambda n: n + 1, lambda n: n + 1),
+    "chebyshev_polynomial_v": (lambda n, a: np.cos((n + 0.5) * a) / np.cos(a / 2), np.ones_like, lambda n: 2 * n + 1),
+    "chebyshev_polynomial_w": (lambda n, a: np.sin((n + 0.5) * a) / np.sin(a / 2), lambda n: 2 * n + 1, np.ones_like),
+}
 
 
 def polynomial(name: str, shifted: bool) -> Callable[[Any, Any], np.ndarray]:
-    """The polynomials of this name at x, of the degrees n (truncated; 0 below 0); `shifted` ones are at 2 x - 1."""
+    """The polynomials of this name at x, of the degrees n (truncated; 0 below 0 and where they are infinite or NaN);
+    `shifted` ones are at 2 x - 1."""
     first, step = POLYNOMIALS[name]
 
     def compute(x: Any, n: Any) -> np.ndarray:
-        x, n = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(n))
+        x, n = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(n, np.float64))
         x = 2 * x - 1 if shifted else x
-        degree = np.trunc(n)
+        degree = np.where(np.isfinite(n), np.trunc(n), -1)
+        closed = (degree >= CLOSED) & (np.abs(x) <= 1) if name in CLOSED_FORMS else np.zeros(x.shape, bool)
+        steps = np.where(closed, 0, degree)
         before, last = np.ones_like(x), first(x)
-        found = np.where(degree == 0, before, np.where(degree == 1, last, 0.0))
-        for k in range(2, int(degree.max(initial=0)) + 1):
+        found = np.where(steps == 0, before, np.where(steps == 1, last, 0.0))
+        for k in range(2, int(steps.max(initial=0)) + 1):
             before, last = last, step(k, x, last, before)
-            found = np.where(degree == k, last, found)
-        return found
+            found = np.where((steps == k) | (steps > k) & np.isnan(last), last, found)
+            if not ((steps > k) & ~np.isnan(last)).any():
+                break
+        return np.where(closed, in_closed_form(name, np.where(closed, x, 1), degree), found) if closed.any() else found
 
     return compute
+
+
+def in_closed_form(name: str, x: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """One of Chebyshev's polynomials of degree n, from -1 to 1."""
+    between, at_1, at_minus_1 = CLOSED_FORMS[name]
+    ends = np.where(x > 0, at_1(n), np.where(n % 2 == 0, 1, -1) * at_minus_1(n))
+    inside = np.abs(x) < 1
+    return np.where(inside, between(n, np.arccos(np.where(inside, x, 0))), ends)
 
 
 for _name in POLYNOMIALS:

@@ -142,8 +142,9 @@ def vector_norm(
         return n("reduce_sum", n.cast(n("not", n("equal", x, 0.0)), n.dtype), axes=axes, keepdims=keepdim)
     if ord in (1, 2):
         return n("reduce_l1" if ord == 1 else "reduce_l2", x, axes=axes, keepdims=keepdim)
+    x = n.cast(x, "f32") if n.dtype in ("f16", "bf16") else x  # whose powers overflow
     power = n("pow", n("abs", x), float(ord))
-    return n("pow", n("reduce_sum", power, axes=axes, keepdims=keepdim), 1.0 / ord)
+    return n.cast(n("pow", n("reduce_sum", power, axes=axes, keepdims=keepdim), 1.0 / ord), n.dtype)
 
 
 @aten("count_nonzero.dim_IntList", "count_nonzero")

@@ -37,7 +37,7 @@ def upsample_nearest_backward(n: FxNode, dy: FxTensor, output_size: Any, input_s
 @aten(*(f"{name}_backward" for name in INTERPOLATIONS))
 def upsample_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Sequence[int], align_corners: bool,
                       *scales: Any, **named: Any) -> Any:  # fmt: skip
-    for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named)):
+    for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named, dy.dtype)):
         axis = 2 + i
         taps = interpolation(n.overload, input_size[axis], dy.shape[axis], ratio, align_corners)
         if taps is not None:

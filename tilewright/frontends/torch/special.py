@@ -7,7 +7,6 @@ is the sum over equidistant places, times their distance, but for an error that 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -21,36 +20,50 @@ BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 
 SHIFT = 10
 
 
+def zeta_less_1(k: int, terms: int = 20) -> float:
+    """Riemann's zeta function of a whole number less its first term, by the formula of Euler and Maclaurin."""
+    rest = terms ** (1 - k) / (k - 1) + terms**-k / 2
+    for j, b in enumerate(BERNOULLI[:6], 1):
+        rest += b / math.factorial(2 * j) * math.prod(range(k, k + 2 * j - 1)) * terms ** (1 - k - 2 * j)
+    return math.fsum([rest, *(float(n) ** -k for n in range(2, terms))])
+
+
+#: the logarithm of gamma(2 + x) is x times a polynomial with these coefficients, up to a half
+LOG_GAMMA_AT_2 = [1 - float(np.euler_gamma), *((-1) ** k * zeta_less_1(k) / k for k in range(2, 29))]
+
+
 # ---- the gamma function --------------------------------------------------------------------------------------------
 
 
 def log_gamma(x: Real) -> Real:
-    """The logarithm of the absolute value. Below 1/2 by reflection, up to `SHIFT` by the recurrence, then Stirling's
-    series."""
+    """The logarithm of the absolute value. Below 1/2 by reflection, below `SHIFT` by the recurrence and the series at
+    2, beyond by Stirling's series."""
     low = x < 0.5
     y = low.where(1 - x, x)
-    small = y < float(SHIFT)
-    z = small.where(y + float(SHIFT), y)
-    near = y.at_most(float(SHIFT))  # what the product is of, without overflow
-    product: Any = near
-    for k in range(1, SHIFT):
-        product = product * (near + float(k))
-    inverse = 1 / z
+    inverse = 1 / y
     tail = inverse * (inverse * inverse).polynomial([b / (2 * k * (2 * k - 1)) for k, b in enumerate(BERNOULLI, 1)])
-    stirling = (z - 0.5) * z.log() - z + 0.5 * math.log(2 * math.pi) + tail
-    made = small.where(stirling - product.log(), stirling)
+    stirling = (y - 0.5) * y.log() - y + 0.5 * math.log(2 * math.pi) + tail
+    below = y < 1.5
+    product = below.where(y, 1.0)
+    for k in range(1, SHIFT - 1):
+        factor = y - k
+        product = product * (factor >= 1.5).where(factor, 1.0)
+    logarithm, rest = product.log(), y - (y + 0.5).floor()
+    near = below.where(-logarithm, logarithm) + rest * rest.polynomial(LOG_GAMMA_AT_2)
+    made = (y < float(SHIFT)).where(near, stirling)
     made = y.equal(math.inf).where(math.inf, made)
-    made = (y - 1.5).abs().equal(0.5).where(0.0, made)  # exact zeros at 1 and 2
-    mirrored = math.log(math.pi) - sine_of_pi(x).abs().log() - made
+    sine = sine_of_pi_by_pi(x)
+    mirrored = sine.equal(0.0).where(math.inf, -sine.log() - made)  # a pole, also where `made` is infinite
     made = low.where(mirrored, made)
     return x.equal(-math.inf).where(math.inf, made)
 
 
-def sine_of_pi(x: Real) -> Real:
-    """sin(pi x) but for its sign."""
+def sine_of_pi_by_pi(x: Real) -> Real:
+    """sin(pi x) / pi but for its sign; x itself near 0, where the product with pi may be subnormal."""
     size = x.abs()  # a small negative number would round when a whole one is added
     part = size - size.floor()
-    return ((part > 0.5).where(1 - part, part) * math.pi).sin()
+    part = (part > 0.5).where(1 - part, part)
+    return (part < 2.0**-30).where(part, (part * math.pi).sin() / math.pi)
 
 
 def cotangent_of_pi(x: Real) -> Real:
