@@ -311,7 +311,7 @@ def _optimized(text: str, machine: LlvmMachine, maker):
 def toolchain(sources: tuple[Path, ...] = ()) -> str:
     """The versions of all that turns MLIR text into an object, for cache keys; our part is known by its source, with
     that of a machine (`LlvmMachine.sources`)."""
-    ours = hashlib.sha256()
+    ours = hashlib.sha256(pipeline(64).encode())
     for path in (Path(__file__), Path(__file__).with_name("llvm_text.py"), *sources):
         ours.update(path.read_bytes())
     versions = (f"{name} {metadata.version(name)}" for name in ("torch-mlir", "llvmlite"))
