@@ -249,11 +249,22 @@ def div(c, x, y, **_):
 @reference("Mod")
 def mod(c, x, y, *, fmod=0, **_):
     if is_float(x.dtype):
-        return Value(rounded(np.fmod, x.samples, y.samples), free_of(x, y))
+        return Value(rounded(np.fmod, x.samples, y.samples), free_of(x, y) | _may_jump(x, y))
     zero = y.samples == 0
     safe = np.where(zero, 1, y.samples).astype(x.dtype)
     rest = (np.fmod if fmod else np.mod)(x.samples, safe)
     return Value(np.where(zero, 0, rest).astype(x.dtype), free_of(x, y))
+
+
+def _may_jump(x: Value, y: Value) -> np.ndarray:
+    """Where a remainder is open: a dividend that is not exact lies within a unit in the last place of a multiple."""
+    if len(x.samples) == 1:
+        return np.zeros(np.broadcast_shapes(x.free.shape, y.free.shape), bool)
+    w, by = x.samples.astype(np.float64), y.samples[0].astype(np.float64)
+    unit = np.abs(w).max(0) * float(ml_dtypes.finfo(x.dtype).eps)
+    with np.errstate(all="ignore"):
+        below, above = np.floor((w.min(0) - unit) / by), np.floor((w.max(0) + unit) / by)
+    return np.isfinite(below) & np.isfinite(above) & (below != above)
 
 
 @reference("Reciprocal")

@@ -15,6 +15,7 @@ func.func private @attention_f9118ab448(%arg0: tensor<1x2x8x8xf32>, %arg1: tenso
 # loops:
 # blocks:
 # buffers: p0, p1, p2, p3
+s.tactic('opaque')
 
 def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2, 16, 8], p3: out(f32[1, 2, 8, 8])):
     for task in thread(16):
@@ -56,6 +57,7 @@ def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2
 # loops:
 # blocks:
 # buffers: p0, p1, p2, p3
+s.tactic('opaque', query_vectors=1, score_rows=8, value_tile=(8, 1, 1))
 
 def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2, 16, 8], p3: out(f32[1, 2, 8, 8])):
     for task in thread(2):
@@ -113,6 +115,7 @@ def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2
 # loops:
 # blocks:
 # buffers: p0, p1, p2, p3
+s.tactic('opaque', query_vectors=2, score_rows=8, value_tile=(8, 1, 2))
 
 def attention_f9118ab448(p0: f32[1, 2, 8, 8], p1: f32[1, 2, 16, 8], p2: f32[1, 2, 16, 8], p3: out(f32[1, 2, 8, 8])):
     for task in thread(2):

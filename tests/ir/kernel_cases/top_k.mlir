@@ -15,6 +15,7 @@ func.func private @top_k_1f776b495f(%arg0: tensor<4x20xf32>) -> tensor<4x3xf32> 
 # loops:
 # blocks:
 # buffers: p0, p1, t1
+s.tactic('opaque')
 
 def top_k_1f776b495f(p0: f32[4, 20], p1: out(f32[4, 3])):
     for line in serial(4):
@@ -40,6 +41,7 @@ def top_k_1f776b495f(p0: f32[4, 20], p1: out(f32[4, 3])):
 # loops:
 # blocks:
 # buffers: p0, p1, t1
+s.tactic('opaque')
 
 def top_k_1f776b495f(p0: f32[4, 20], p1: out(f32[4, 3])):
     where = register(i32[12])
