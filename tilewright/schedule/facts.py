@@ -12,7 +12,7 @@ from ..tensor.kernel import Kernel
 from .coalescing import scattered
 from .nest import Nest
 from .open_nest import kernel_at, nest_at, typical_sizes
-from .rules import Scheduled, rules
+from .rules import Scheduled
 from .work import Work, work_of
 
 #: what a kernel does -> the last rule that is made for it
@@ -79,11 +79,10 @@ def fell(kernel: Kernel, scheduled: Scheduled) -> str:
 
     Such a kernel is right, but may be many times slower than it need be.
     """
-    order = [module.NAME for module in rules(scheduled.schedule.machine())]
-    expected = EXPECTED[what(kernel)]
-    if scheduled.rule not in order or order.index(scheduled.rule) <= order.index(expected):
+    tried, expected = [rule for rule, _ in scheduled.refused], EXPECTED[what(kernel)]
+    if expected not in tried or scheduled.rule in tried[: tried.index(expected) + 1]:
         return ""  # none made it (it was given), or one that is meant for such kernels
-    passed = [r for r in scheduled.refused if order.index(r[0]) >= order.index(expected)]
+    passed = scheduled.refused[tried.index(expected) :]
     return "; ".join(f"{rule}: {reason}" for rule, reason in passed)
 
 

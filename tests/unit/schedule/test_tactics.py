@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,7 +118,7 @@ def test_every_rule_for_gpus(target):
                 made = schedule(
                     kernel, machine, {d.name: draw.choice(d.candidates) for d in made.schedule.decisions.values()}
                 )
-    own = {r.NAME for r in rules.rules() if getattr(r, "__name__", "").startswith(rules.__name__ + ".gpu.")}
+    own = {r.NAME for r in rules.rules(machine) if getattr(r, "__name__", "").startswith(rules.__name__ + ".gpu.")}
     assert len(own) == 15 and reached == (own if "cuda" in target else own - {"tensor_cores", "group_tensor_cores"})
 
 
@@ -176,3 +178,16 @@ def test_arguments_of_a_tactic_are_no_names_of_the_kernel():
     trace = str(s.trace).replace("# buffers: x,", "# buffers: rank,")
     assert "'rank'" in trace and Schedule.replay(kernel, trace, machine).nest() == s.nest()
     assert freeze(s.decisions["plan"].chosen)[0] == "rank"
+
+
+def test_another_process_replays_a_trace():
+    """Rules for GPUs are imported for them alone."""
+    code = """
+from tilewright import te, Schedule
+x = te.placeholder((999,), "x")
+s = Schedule(te.kernel(te.compute((999,), lambda i: -x[i], "y"), name="k"), "cuda")
+s.tactic("block_elementwise", vector=1)
+print(s.trace[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "s.tactic('block_elementwise', units=256, vector=1)\n"

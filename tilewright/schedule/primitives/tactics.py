@@ -41,9 +41,10 @@ class TacticPrimitives(State):
         """
         from ..rules import by_typical_sizes, tactics
 
-        if (write := tactics().get(name)) is None:
-            known = ", ".join(sorted(tactics()))
-            raise ScheduleError(f"there is no tactic {name!r}", stage="schedule", hint=f"tactics: {known}")
+        if (write := (known := tactics(self.machine())).get(name)) is None:
+            raise ScheduleError(
+                f"there is no tactic {name!r}", stage="schedule", hint=f"tactics: {', '.join(sorted(known))}"
+            )
         saved, outside = self._now(), (self.given, self.decisions, self.trace)
         self.given, self.decisions, self.trace = {**self.given, **decisions}, {}, Trace(self.kernel)
         try:

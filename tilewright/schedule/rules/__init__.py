@@ -105,9 +105,9 @@ def tactic(name: str, write: Tactic) -> None:
         raise UsageError(f"there is a tactic called {name!r}", stage="schedule", hint="choose another name")
 
 
-def tactics() -> dict[str, Tactic]:
+def tactics(machine: Machine) -> dict[str, Tactic]:
     """What writes the nest of a tactic, by name."""
-    rules()
+    rules(machine)
     return TACTICS
 
 
