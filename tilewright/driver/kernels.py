@@ -17,9 +17,11 @@ from ..program.package import Package
 from ..program.program import BufferRef, Call, Program, TensorInfo
 from ..runtime.executable import Executable
 from ..schedule.finish import finish
+from ..schedule.machine import Machine
 from ..schedule.nest import Nest
 from ..schedule.schedule import Schedule
 from ..support.errors import CompileError, InputError, UsageError
+from ..support.options import DEFAULT_TARGET
 from ..targets.base import Showing, Target, Tunable, Tuning, of
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
@@ -40,9 +42,10 @@ class BuiltKernel:
     Constant inputs that the schedule packs are packed in each call; `time` packs them before it measures.
     """
 
-    def __init__(self, nest: Nest, target: Target, threads: int | None = None) -> None:
+    def __init__(self, nest: Nest, target: Target, threads: int | None = None, machine: Machine | None = None) -> None:
+        """`machine`: what the kernel was scheduled for; None: what the target describes."""
         name = "kernel"
-        description = target.describe()
+        description = machine or target.describe()
         (built,) = (
             _tuning(target).build({name: replace(nest, name=name)}, description, workers=1, timeout=600.0).values()
         )
@@ -113,7 +116,22 @@ class BuiltKernel:
 
 def build(s: Schedule, threads: int | None = None) -> BuiltKernel:
     """See `Schedule.build`."""
-    return BuiltKernel(finish(s.nest()), of(s.target), threads)
+    return BuiltKernel(finish(s.nest()), _target(s), threads, s.machine())
+
+
+def _target(s: Schedule) -> Target:
+    """Who builds for a schedule's machine. Rules make schedules for machines: then it is the target that one has when
+    none is named, if it describes such machines."""
+    if not isinstance(s.target, Machine):
+        return of(s.target)
+    target = of(DEFAULT_TARGET)
+    if type(target.describe()) is not type(s.target):
+        raise UsageError(
+            f"the schedule of {s.kernel.name} is for a machine, of which no target is known",
+            stage="schedule",
+            hint="Schedule.replay(kernel, str(s.trace), target) makes one for a target",
+        )
+    return target
 
 
 def source(s: Schedule, form: str = "mlir") -> str:
@@ -121,13 +139,13 @@ def source(s: Schedule, form: str = "mlir") -> str:
     nest = finish(s.nest())
     if form == "nest":
         return str(nest) + "\n"
-    target = of(s.target)
+    target = _target(s)
     forms = target.forms() if isinstance(target, Showing) else _tuning(target).forms()
     if form not in forms:
         raise UsageError(
             f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: nest, {', '.join(forms)}"
         )
-    return forms[form](nest, target.describe())
+    return forms[form](nest, s.machine())
 
 
 def fused_kernels(source: Any, **options: Any) -> list[Kernel]:

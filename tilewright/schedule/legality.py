@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..support.sizes import is_open, larger, smaller, surely, typically
+from ..support.sizes import current, is_open, larger, smaller, surely, typically
 from ..tensor.analysis import flat
 from ..tensor.expr import (
     COMBINERS,
@@ -558,9 +558,9 @@ def _boxes_apart(a: _Box, b: _Box) -> bool:
 
 def _in_a_row(spans: list[tuple[int, int] | None]) -> bool:
     """Whether spans follow each other without overlap, as the parts of a concatenation do."""
-    if any(s is None or is_open(*s) for s in spans):
+    if None in spans or (current() is not None and any(is_open(*s) for s in spans if s)):
         return False
-    ordered = sorted(s for s in spans if s is not None)
+    ordered = sorted(filter(None, spans))
     return all(p[1] < q[0] for p, q in pairwise(ordered))
 
 

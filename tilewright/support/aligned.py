@@ -35,8 +35,10 @@ def uninitialized(size: int) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """The array itself if it is C-contiguous and aligned to 64 bytes, else such a copy."""
-    if array.flags.c_contiguous and address(array) % ALIGN == 0:
+    """The array itself if it is C-contiguous and aligned to 64 bytes, else such a copy; also of a `LazyArray`."""
+    computed = not isinstance(array, np.ndarray)  # in memory that the next one may take
+    array = np.asarray(array)
+    if not computed and array.flags.c_contiguous and address(array) % ALIGN == 0:
         return array
     new = aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
     copy_released(array, new)

@@ -13,7 +13,8 @@ import numpy as np
 class LazyArray:
     """An array whose shape and dtype are known, and whose elements are computed each time it is read (`np.asarray`).
 
-    Many of them take no memory while they are written to a file one after the other.
+    Many of them take no memory while they are written to a file one after the other. `make` may use the memory of what
+    was read last: who keeps an array copies it (`aligned.aligned_copy` does).
 
     >>> a = LazyArray((2, 2), np.dtype(np.float32), lambda: np.eye(2, dtype=np.float32))
     >>> a.nbytes, np.asarray(a).tolist()
