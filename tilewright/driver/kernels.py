@@ -120,8 +120,8 @@ def build(s: Schedule, threads: int | None = None) -> BuiltKernel:
 
 
 def _target(s: Schedule) -> Target:
-    """Who builds for a schedule's machine. Rules make schedules for machines: then it is the target that one has when
-    none is named, if it describes such machines."""
+    """The target that builds a schedule. One that a rule made has a machine in its place, not a target: such machines
+    are built by the default target, if that describes them."""
     if not isinstance(s.target, Machine):
         return of(s.target)
     target = of(DEFAULT_TARGET)

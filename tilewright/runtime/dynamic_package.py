@@ -301,8 +301,9 @@ class _Reader:
         for b in self.dynamic["bodies"]:
             for stage, stored in zip(staged.bodies[b["info"]["id"]].stages.values(), b["stages"], strict=True):
                 for data in stored.get("open", ()):
-                    stage.parts.saw((made_open := self.open_part(data, stage, threads, pool)).key)
-                    stage.parts.widen(made_open)
+                    version = self.open_part(data, stage, threads, pool)
+                    stage.parts.saw(version.key)
+                    stage.parts.widen(version)
 
     def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> OpenPart:
         dims = tuple(Dim(**d) for d in data["form"]["dims"])

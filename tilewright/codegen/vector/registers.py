@@ -36,7 +36,7 @@ class Registers:
                 constant, lanes = self._spread(buffer, self.at.flat(buffer, indices), name)
                 break
         key = buffer.name, constant
-        if self._lanes.setdefault(key, lanes) is not lanes and self._lanes[key] != lanes:
+        if self._lanes.setdefault(key, lanes) != lanes:
             raise CompileError(f"register {buffer.name}[{key[1]}] is used in lanes of different orders", stage="emit")
         return key
 

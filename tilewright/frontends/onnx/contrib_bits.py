@@ -74,10 +74,8 @@ def dequantized_product(n, x, packed, scales, zero, order, sizes):
     blocks = -(-k // block)
     weights = unpack(n, n.reshape(packed, (columns, blocks, block * bits // 8)), bits, block)
     if order is not None:
-        weights, order = (
-            n.slice(n.reshape(weights, (columns, blocks * block)), 1, 0, k),
-            n.slice(order, order.rank - 1, 0, k),
-        )
+        weights = n.slice(n.reshape(weights, (columns, blocks * block)), 1, 0, k)
+        order = n.slice(order, order.rank - 1, 0, k)
 
     def spread(t):
         t = n.cast(t, x.dtype)

@@ -99,7 +99,7 @@ def primitive(method: _Method) -> _Method:
                 _check_argument(self, method.__name__, p, args[i:])
             elif p.kind is not Parameter.KEYWORD_ONLY and i < len(args):  # others are missing, or not needed
                 _check_argument(self, method.__name__, p, args[i])
-        saved = self._now()
+        saved, provable = self._now(), self._provable  # of the nest before this step
         known = self._steps((method.__name__, args, tuple(kwargs.items())))
         self._nested = True
         try:
@@ -110,7 +110,7 @@ def primitive(method: _Method) -> _Method:
                     self.temporaries, self.params, self.packs = map(dict, tables)
                 else:
                     result = method(self, *args, **kwargs)
-                    reason = self._illegal() if self._provable else None
+                    reason = self._illegal() if provable else None
                     if reason:
                         raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
                     known.append((saved, *self._now(), copy(result)))

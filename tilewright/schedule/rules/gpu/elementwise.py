@@ -46,8 +46,9 @@ def prepare(s: Schedule) -> None:
     """Inline producers; of what is left, loops that walk as one become one, with that along the rows of a result
     inside."""
     inline_producers(s)
-    for b in stores(s.body) if not isinstance(read(s), str) else ():
-        _order(s, b)
+    if not isinstance(read(s), str):
+        for b in stores(s.body):
+            _order(s, b)
 
 
 def read(s: Schedule) -> dict[str, list[tuple[str, int]]] | str:
