@@ -257,14 +257,17 @@ def mod(c, x, y, *, fmod=0, **_):
 
 
 def _may_jump(x: Value, y: Value) -> np.ndarray:
-    """Where a remainder is open: a dividend that is not exact lies within a unit in the last place of a multiple."""
-    if len(x.samples) == 1:
-        return np.zeros(np.broadcast_shapes(x.free.shape, y.free.shape), bool)
-    w, by = x.samples.astype(np.float64), y.samples[0].astype(np.float64)
-    unit = np.abs(w).max(0) * float(ml_dtypes.finfo(x.dtype).eps)
+    """Where a remainder is open: for numbers that are not exact, a unit in the last place further apart than the
+    samples, the quotient has several whole parts."""
+
+    def ends(v: Value) -> list[np.ndarray]:
+        w = v.samples.astype(np.float64)
+        unit = np.abs(w).max(0) * float(ml_dtypes.finfo(v.dtype).eps) * (len(w) > 1)
+        return [w.min(0) - unit, w.max(0) + unit]
+
     with np.errstate(all="ignore"):
-        below, above = np.floor((w.min(0) - unit) / by), np.floor((w.max(0) + unit) / by)
-    return np.isfinite(below) & np.isfinite(above) & (below != above)
+        whole = np.floor([a / b for a in ends(x) for b in ends(y)])
+    return np.isfinite(whole).all(0) & (whole != whole[0]).any(0)
 
 
 @reference("Reciprocal")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hard_allowed import OPERATORS, Seen, excused
 from hard_chains import Chain, Step, draw_chain, element
 from hard_numbers import MODES, TARGETS, run_pack, tasks
-from hard_reference import Choices, Rules, Value, fma, moved, narrow, wrong
+from hard_reference import REFERENCES, Choices, Rules, Value, fma, moved, narrow, wrong
 from support.gpus import device_of
 from support.hard_numbers import BF16, DTYPES, hard, is_float
 from support.onnx_models import model, node, value
@@ -89,6 +89,15 @@ def test_a_logarithm_near_1_may_be_0():
     want = Chain("test", steps, {}).value({"float16_a": x}, Rules())
     assert not wrong(np.array([[True, False]]), want).any()
     assert wrong(np.array([[False, True]]), want).any()
+
+
+def test_remainders_are_open_only_where_numbers_that_are_not_exact_decide_the_quotient():
+    def free(x, y):
+        x, y = (Value(np.array(v, np.float32).reshape(-1, 1, 1), np.zeros((1, 1), bool)) for v in (x, y))
+        return bool(REFERENCES["Mod"](Choices(np.random.default_rng(0)), x, y, fmod=1).free)
+
+    assert not free([6.0], [3.0]) and not free([7.0, 7.000001], [3.0]) and not free([7.0], [3.0, 3.0000002])
+    assert free([5.999999, 5.9999995], [3.0]) and free([1e8], [3.0, 3.0000002])
 
 
 def test_a_number_is_rounded_once():
