@@ -160,8 +160,7 @@ def is_contraction(stage: Stage) -> bool:
         return False
     for acc, product in (v.args, v.args[::-1]):
         if isinstance(acc, Load) and acc.buffer == t.buffer:
-            factors = {x.buffer for x in loads(product)}
-            return _is_product(product) and len(factors) >= 1 and len(loads(product)) >= 2
+            return _is_product(product) and len(loads(product)) >= 2
     return False
 
 
