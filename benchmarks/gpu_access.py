@@ -28,11 +28,11 @@ sys.path.insert(0, str(HERE.parent / "tests" / "fuzz"))
 from random_chains import random_chain
 
 from tilewright.codegen.gpu.launch import LaunchAxes
+from tilewright.driver.request import CompileRequest
 from tilewright.driver.stages import FRONT
 from tilewright.driver.state import State
 from tilewright.schedule.coalescing import Together, together
 from tilewright.schedule.work import work_of
-from tilewright.support.options import Options
 from tilewright.targets.base import find
 
 #: multiples from which on an access counts as scattered, and as far from what it could be
@@ -70,8 +70,8 @@ def counted(source: Any, name: str, target: str, precision: str) -> Iterator[Cou
     chosen = find(target)
     description = chosen.describe()
     costs = description.device_costs(1)
-    options = Options.of(cache=False, tuned=False, threads=1, jobs=1, precision=precision)
-    state = State(options, chosen, description, source=source)
+    request = CompileRequest.of(source, cache=False, tuned=False, threads=1, jobs=1, precision=precision)
+    state = State(request, chosen, description)
     for stage in FRONT:
         stage.run(state)
     for symbol, kernel in state.kernels.items():

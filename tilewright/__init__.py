@@ -20,7 +20,7 @@ from .support import providers
 __version__ = "0.1.0"
 
 _PLACES = {
-    "compile": "driver.package_cache",
+    "compile": "driver.service",
     "load": "runtime.load",
     "Dim": "support.dims",
     "Executable": "runtime.executable",
@@ -65,7 +65,7 @@ __all__ = ["__version__", *_PLACES, *_MODULES]
 
 if TYPE_CHECKING:
     from . import tune as tune
-    from .driver.package_cache import compile as compile
+    from .driver.service import compile as compile
     from .ir.graph import Graph as Graph
     from .lang import te as te
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable

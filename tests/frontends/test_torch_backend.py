@@ -424,11 +424,11 @@ def test_modes_and_options():
 
 TRAIN = """
 import torch
-from tilewright.driver import graph_cache
+from tilewright.driver import compiler
 
 def train(backend):
-    made, gradients, inner = [], [], graph_cache.compile_state
-    graph_cache.compile_state = lambda *a, **k: made.append(1) or inner(*a, **k)
+    made, gradients, inner = [], [], compiler.run
+    compiler.run = lambda request: made.append(1) or inner(request)
     for dynamic, sizes in ((None, [2]), (True, [5, 7, 40])):
         torch._dynamo.reset()
         module = torch.nn.Linear(4, 3)
@@ -436,7 +436,7 @@ def train(backend):
         for n in sizes:
             run(torch.ones(n, 4)).sum().backward()
         gradients.append(module.weight.grad.tolist())
-    graph_cache.compile_state = inner
+    compiler.run = inner
     return len(made), gradients
 """
 

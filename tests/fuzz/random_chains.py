@@ -408,15 +408,16 @@ def pinned(name: str):
 def kernels_of(model, machine) -> list[Found]:
     """The kernels of a model (parts of those that were cut in two, too) as they are scheduled for a machine, and the
     members of chains."""
+    from tilewright.driver.request import CompileRequest
     from tilewright.driver.stages import FRONT
     from tilewright.driver.state import State
     from tilewright.schedule.executed import executed
     from tilewright.schedule.facts import kernel_facts
     from tilewright.schedule.rules.convolution import depthwise_chain
-    from tilewright.support.options import Options
     from tilewright.targets.base import find
 
-    state = State(Options.of(cache=False, tuned=False, threads=1, jobs=1), find("cpu"), machine, source=model)
+    request = CompileRequest.of(model, cache=False, tuned=False, threads=1, jobs=1)
+    state = State(request, find("cpu"), machine)
     for stage in FRONT:
         stage.run(state)
     found = []

@@ -32,6 +32,7 @@ import numpy as np
 import pytest
 from support import machines
 
+from tilewright.driver.request import CompileRequest
 from tilewright.driver.stages import stages
 from tilewright.driver.state import State
 from tilewright.ir.constants import ConstantTable
@@ -39,7 +40,6 @@ from tilewright.ir.context import parse, use
 from tilewright.ir.graph import Graph
 from tilewright.ir.types import NUMPY
 from tilewright.schedule.text import parse_nest
-from tilewright.support.options import Options
 from tilewright.targets.base import find
 from tilewright.targets.cpu.emit import emit
 from tilewright.tensor.divide import symbol_of
@@ -100,8 +100,8 @@ def compiled(before: str, text: str, machine: str) -> State:
         shape = tuple(map(int, dims.split("x")))
         table.add((np.arange(prod(shape)) % 7 - 3).astype(NUMPY[dtype]).reshape(shape), name)
     options = dict(word.split("=") for word in words(before, "OPTIONS"))
-    state = State(Options.of(threads=1, tuned=False, **options), find("cpu"), MACHINES[machine])
-    state.source = Graph(parse(text), table)
+    request = CompileRequest.of(Graph(parse(text), table), threads=1, tuned=False, **options)
+    state = State(request, find("cpu"), MACHINES[machine])
     for stage in stages(state.target):
         stage.run(state)
         if stage.name == "emit":

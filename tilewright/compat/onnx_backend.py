@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
-from ..driver.package_cache import compile
+from ..driver.service import compile
 from ..support.errors import UsageError
 from ..support.options import Options
 

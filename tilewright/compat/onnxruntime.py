@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 
 from .. import __version__
-from ..driver.package_cache import compile
+from ..driver.service import compile
 from ..frontends.onnx.reader import DTYPES as OF_ONNX
 from ..frontends.onnx.reader import read
 from ..runtime.entries import MultiExecutable

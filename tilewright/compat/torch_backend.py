@@ -22,7 +22,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..driver.graph_cache import compile_graph
+from ..driver.service import compile_graph
 from ..frontends.torch.fx_graph import FxGraph
 from ..frontends.torch.fx_sizes import give_symbols, hints_of, symbols_of
 from ..frontends.torch.node import ImportFailure, report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from ..frontends import protocol
@@ -13,7 +13,9 @@ from ..runtime.parts import StoredSource
 from ..support.errors import PackageError
 from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options
-from .package_cache import CacheEntry, compile
+from .package_cache import CacheEntry
+from .request import CompileRequest
+from .service import serve
 from .specialization import can_open
 
 
@@ -30,16 +32,15 @@ def opener(
 ) -> Callable[[dict[str, Any]], Any]:
     """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
     it was read: PackageError if others are there now."""
-    given = {f.name: getattr(options, f.name) for f in fields(options)}
     source = protocol.compilable(source) if isinstance(source, StoredSource) else source
 
     def make(inputs: dict[str, Any]) -> Any:
-        how = {**given, "inputs": {**inputs, **(options.inputs or {})}}
-        entry = CacheEntry.of(source, Options(**how))
+        request = CompileRequest(source, replace(options, inputs={**inputs, **(options.inputs or {})}), keep=False)
+        entry = CacheEntry.of(source, request.options)
         if entry is not None and not entry.path.exists():
             # What cannot be one program is mostly found here, where all that is needed has been imported.
-            compile(source, **{**how, "stop_after": "import"})
-        made = compile(source, **how)
+            serve(replace(request, options=replace(request.options, stop_after="import")))
+        made = serve(request)
         for file in files():
             try:
                 same = map_file(file.path).digest() == file.digest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from ..runtime.executable import Executable
 from ..support.errors import UsageError
-from ..support.options import Options
 from .compare import largest_error, random_inputs
+from .compiler import run
+from .request import CompileRequest
 from .state import State
 
 #: what is tried beside f32
@@ -40,23 +41,26 @@ class Measured:
         return f"{self.precision} {self.seconds * 1e3:.3g} ms{error}"
 
 
-def compile_auto(
-    source: Any, options: Options, start_after: str | None, compile_state: Callable[..., tuple[State, Any]]
-) -> tuple[State, Executable]:
+def compile_auto(request: CompileRequest) -> tuple[State, Executable]:
     """Compile in every precision, measure, and keep the fastest within ``options.tolerance``.
 
     UsageError where there is nothing to measure: with ``stop_after`` or ``start_after``, and for models whose shapes
-    are known at run time only. `compile_state` compiles in one precision.
+    are known at run time only.
     """
-    if options.stop_after is not None or start_after is not None:
+    options = request.options
+    if options.stop_after is not None or request.start_after is not None:
         which = "stop_after" if options.stop_after is not None else "start_after"
         raise UsageError(f"precision 'auto' measures whole models, {which} has no meaning", hint="name a precision")
     if options.schedules:
         raise UsageError("precision 'auto' makes other kernels for each precision", hint="name one beside schedules")
+
+    def compiled(precision: str, verify: bool = False) -> tuple[State, Any]:
+        plain = replace(options, precision=precision, tolerance=None, verify=verify)
+        return run(CompileRequest(request.source, plain, name=request.name))
+
     made: dict[str, tuple[State, Any]] = {}
     for precision in ("f32", *CANDIDATES):
-        plain = replace(options, precision=precision, tolerance=None, verify=False)
-        made[precision] = compile_state(source, **_arguments(plain))
+        made[precision] = compiled(precision)
         if not isinstance(made[precision][1], Executable):
             raise UsageError(
                 "precision 'auto' measures the model, whose shapes are known at run time only",
@@ -65,23 +69,12 @@ def compile_auto(
     measured = measure({p: executable for p, (_, executable) in made.items()}, options.inputs)
     assert options.tolerance is not None
     best = choose(measured, options.tolerance)
-    state, executable = made[best.precision]
-    if options.verify:
-        state, executable = compile_state(
-            source, **_arguments(replace(options, precision=best.precision, tolerance=None))
-        )
+    state, executable = compiled(best.precision, verify=True) if options.verify else made[best.precision]
     tried = "; ".join(map(str, measured))
-    assert state.package is not None
-    state.package.report["notes"].insert(
+    executable.package.report["notes"].insert(
         0, f"precision auto chose {best.precision}: tolerance {options.tolerance:g}; {tried}"
     )
     return state, executable
-
-
-def _arguments(options: Options) -> dict[str, Any]:
-    from dataclasses import fields
-
-    return {f.name: getattr(options, f.name) for f in fields(options)}
 
 
 def choose(measured: list[Measured], tolerance: float) -> Measured:

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -29,10 +28,9 @@ from ..frontends import protocol
 from ..program.package import MAGIC, Package, load_entries, write_package
 from ..runtime.background import Background, Stopped
 from ..runtime.dynamic import DynamicExecutable
-from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..runtime.parts import StoredSource
-from ..support import children
+from ..support import children, kept_child
 from ..support.budget import SECONDS
 from ..support.errors import CompileError, ModelError, TilewrightError, UsageError
 from ..support.files import own_folder
@@ -41,8 +39,9 @@ from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options, get
 from ..targets import base
 from .all_sizes import changed
-from .out_of_process import ending
+from .out_of_process import ending, produce
 from .package_cache import CacheEntry, ModelFiles, bound
+from .request import CompileRequest
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -230,17 +229,15 @@ def serve() -> None:
     os.dup2(2, 1)  # what libraries print to stdout is no result
     os.environ |= {"TILEWRIGHT_COMPILE": "inprocess", "TILEWRIGHT_PROGRESS": "0"}  # this process is the one that works
     request, source = pickle.load(sys.stdin.buffer), pickle.load(sys.stdin.buffer)
-    found: Package | Path | TilewrightError | str
-    try:
+
+    def work() -> Path | None:
         found = _compile(source, request["options"], request["files"])
-        if isinstance(found, Package):
-            write_package(found, result)
-    except TilewrightError as e:
-        found = e
-    except Exception as e:  # a fault of ours: the parent reports it, with the details on stderr
-        traceback.print_exc()
-        found = f"{type(e).__name__}: {e}"
-    if not isinstance(found, Package):
+        if isinstance(found, Path):
+            return found
+        write_package(found, result)
+        return None
+
+    if (found := kept_child.answer(work)) is not None:
         result.seek(0)
         result.truncate()
         result.write(pickle.dumps(found))
@@ -251,8 +248,6 @@ def serve() -> None:
 
 def _compile(source: Any, options: Options, expected: ModelFiles | None) -> Package | Path:
     """The package for the sizes that the options give, or where one is kept."""
-    from .compiler import compile_state
-
     entry = CacheEntry.of(source, options) if expected is not None else None
     if entry is not None and expected is not None:
         if entry.digest != expected.digest:
@@ -260,18 +255,10 @@ def _compile(source: Any, options: Options, expected: ModelFiles | None) -> Pack
         kept = entry.load()
         if kept is not None and kept.report["files"] == expected.files:
             return entry.path
-    if isinstance(source, StoredSource):
-        source = protocol.compilable(source)
-    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
-    state, made = compile_state(source, keep=False, unloaded=True, **chosen)
-    made = made.package if isinstance(made, Executable) else made
-    if not isinstance(made, Package):
+    model = protocol.compilable(source) if isinstance(source, StoredSource) else source
+    state, package, written = produce(CompileRequest(model, options), entry)
+    if package is None:
         raise CompileError("with these sizes known the model is no single program", stage="specialize")
-    if expected is None:
-        return made
-    if ModelFiles.of(state.files) != expected:
+    if expected is not None and ModelFiles.of(state.files) != expected:
         raise changed(source)
-    with contextlib.suppress(OSError, UsageError):
-        if entry is not None and entry.write(made, state.files):
-            return entry.path
-    return made
+    return entry.path if entry is not None and written else package

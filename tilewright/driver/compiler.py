@@ -1,4 +1,4 @@
-"""The pipeline: an ordered list of named stages. `compile_state` runs them; each can be listed, printed, dumped, timed,
+"""The pipeline: an ordered list of named stages. `run` runs them; each can be listed, printed, dumped, timed,
 stopped after and entered from a file.
 
     import -> simplify -> layout -> lower -> fuse -> schedule -> emit -> assemble -> package
@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..frontends.protocol import TracedSource
+from ..frontends.protocol import TracedSource, path_of
 from ..ir.graph import Graph
-from ..program.package import Package
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
@@ -27,15 +26,15 @@ from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.files import make_folder, written
 from ..support.mapped_file import check as check_files
-from ..support.options import Options
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
-from .inside import Inside, Observer
+from .inside import Inside
 from .narrow import ROUNDS, narrowed
 from .open_program import check_open
 from .pins import check_pins
+from .request import CompileRequest
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
@@ -67,83 +66,66 @@ class Snapshot:
         return self.state.module
 
 
-def compile_state(
-    source: Any,
-    *,
-    start_after: str | None = None,
-    keep: bool = True,
-    ahead: bool = False,
-    unloaded: bool = False,
-    ways: Mapping[str, str] | None = None,
-    observe: Observer | None = None,
-    **options: Any,
-) -> tuple[State, Any]:
-    """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
+def compile_state(source: Any, **how: Any) -> tuple[State, Any]:
+    """`run`, of keyword arguments: fields of `CompileRequest`, and options."""
+    return run(CompileRequest.of(source, **how))
 
-    Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
-    the model has been read, as many as it may have work for. With `unloaded` the package itself comes, to be
-    written (`State.unloaded`), in place of an executable, unless that is to be verified. `ways` are those of the pass
-    `winograd`, in place of what the tuning database says. `observe` sees the graph after every pass, and after every
-    stage up to `schedule`.
-    """
-    chosen = Options.of(**options)
-    if current() is None and (dims := _open_dims(source, chosen)):
-        check_open(chosen, dims, find(chosen.target))
-        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
-        return _compile_open(source, dims, {**how, "unloaded": unloaded, **options})
-    check_target(chosen, find(chosen.target))
-    check_pins(chosen.place, find(chosen.target))
+
+def run(request: CompileRequest) -> tuple[State, Any]:
+    """What `tilewright.compile` returns, by running the stages, with everything that was made on the way."""
+    chosen, target = request.options, find(request.options.target)
+    if current() is None and (dims := _open_dims(request)):
+        check_open(chosen, dims, target)
+        return _run_open(request, dims)
+    check_target(chosen, target)
+    check_pins(chosen.place, target)
     if chosen.precision == "auto":
         from .auto_precision import compile_auto
 
-        return compile_auto(source, chosen, start_after, compile_state)
-    target = find(chosen.target)
+        return compile_auto(request)
     pipeline = stages(target)
-    _check_stage_names(chosen, pipeline, start_after)
-    # a caller's graph, and the references of `verify`, share their constants with ours
-    consume = not keep and not isinstance(source, Graph) and not chosen.verify
-    state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
-    state.unloaded = unloaded and not chosen.verify
-    state.inside = Inside.of(chosen, observe)
+    _check_stage_names(request, pipeline)
+    state = State(request, target, target.describe(), name=request.name, inside=Inside.of(chosen, request.observe))
     state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
-    looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
+    looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or request.start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
-    if not keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
+    if not request.keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
         state.memo = target.memo(state.description)
     todo = list(pipeline)
-    if start_after is not None:
-        _enter(state, start_after)
-        todo = todo[[s.name for s in pipeline].index(start_after) + 1 :]
-    file = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
-    name = Path(source).name if file else "model"
+    if request.start_after is not None:
+        _enter(state, request.start_after)
+        todo = todo[[s.name for s in pipeline].index(request.start_after) + 1 :]
+    path = path_of(request.source)
     quiet = chosen.time or bool(chosen.print_after)
-    with limited(chosen.operators, chosen.deadline), Progress(name, quiet=quiet) as state.progress:
+    with (
+        limited(chosen.operators, chosen.deadline),
+        Progress(request.name or (path.name if path is not None else "model"), quiet=quiet) as state.progress,
+    ):
         return state, _run_stages(todo, state, pipeline)
 
 
-def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
+def _open_dims(request: CompileRequest) -> Sequence[Dim]:
     """The open dimensions of the shapes that the options give, or of a program that brings its own."""
-    own = isinstance(source, TracedSource) and not options.inputs
-    return source.open_dims() if own else open_dims(options.inputs)
+    source, inputs = request.source, request.options.inputs
+    return source.open_dims() if isinstance(source, TracedSource) and not inputs else open_dims(inputs)
 
 
-def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:
-    """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one.
-    Ranges that nobody gave are narrowed to what the model asks for (`narrow`)."""
+def _run_open(request: CompileRequest, dims: Sequence[Dim]) -> tuple[State, Any]:
+    """`run` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one. Ranges that
+    nobody gave are narrowed to what the model asks for (`narrow`)."""
     try:
         rounds = 0
         while True:
             rounds += 1
             try:
                 with open_sizes(dims):
-                    return compile_state(source, **arguments)
+                    return run(request)
             except TilewrightError as e:
-                inputs = (
-                    narrowed(arguments["inputs"], list(dims), e.asks) if e.asks and arguments.get("inputs") else None
-                )
+                given = request.options.inputs
+                inputs = narrowed(given, list(dims), e.asks) if e.asks and given else None
                 if inputs is None or rounds == ROUNDS or not (dims := open_dims(inputs)):
                     raise
-                arguments = {**arguments, "inputs": inputs}
+                request = replace(request, options=replace(request.options, inputs=inputs))
     except Undecided as e:
         raise _not_at_once(dims, e.message, e.stage, e.operator) from e
     except TilewrightError:
@@ -188,13 +170,18 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
                 ) from None
             from .specialization import compile_dynamic
 
-            return compile_dynamic(state.source, chosen)
+            return compile_dynamic(state.request.source, chosen)
         if stage.name == "import" and chosen.buckets:
             raise UsageError(
                 f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
                 hint="leave out buckets, or the inputs that give all shapes",
             )
-        if stage.name == "import" and state.ahead and isinstance(state.target, Warmable) and chosen.job_count > 1:
+        if (
+            stage.name == "import"
+            and state.request.ahead
+            and isinstance(state.target, Warmable)
+            and chosen.job_count > 1
+        ):
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
@@ -206,29 +193,15 @@ def _work(graph: Graph) -> int:
     return sum(op.name not in ("func.return", "tw.constant") for op in graph.operations())
 
 
-def build(graph: Graph, name: str, options: Options, share: Callable[[Package], None]) -> Executable:
-    """Compile an imported graph: the stages after the import. `share` may replace constants of the package by equal
-    ones.
-    """
-    target = find(options.target)
-    state = State(options, target, target.describe(), graph=graph, name=name, inside=Inside.of(options))
-    pipeline = stages(target)
-    if options.verify:
-        _keep_reference(state)
-    for stage in pipeline[1:]:
-        _run_stage(stage, state, pipeline)
-    assert state.package is not None
-    share(state.package)
-    return _executable(state)
-
-
 def _executable(state: State) -> Executable:
     assert state.package is not None
+    if state.request.share is not None:
+        state.request.share(state.package)
     executable = make(state.package, state.options.thread_count)
     if state.options.verify:
         from .verify import verify_kernels
 
-        state.package.report["notes"].append(str(verify_kernels(state, executable, compile_state)))
+        state.package.report["notes"].append(str(verify_kernels(state, executable)))
     return executable
 
 
@@ -287,13 +260,10 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
                 state.module.constants.save(path.with_suffix(".constants"))
 
 
-def _check_stage_names(options: Options, pipeline: Sequence[Stage], start_after: str | None) -> None:
-    known = [s.name for s in pipeline]
-    asked = [
-        *(name.partition("/")[0] for name in options.print_after),
-        *([options.stop_after] if options.stop_after else []),
-        *([start_after] if start_after else []),
-    ]
+def _check_stage_names(request: CompileRequest, pipeline: Sequence[Stage]) -> None:
+    known, options = [s.name for s in pipeline], request.options
+    one = (options.stop_after, request.start_after)
+    asked = [*(name.partition("/")[0] for name in options.print_after), *filter(None, one)]
     for name in asked:
         if name not in known and name != "all":
             raise UsageError(f"unknown stage {name!r}", hint=f"stages: {', '.join(known)}; a pass is STAGE/PASS")
@@ -304,9 +274,10 @@ def _enter(state: State, after: str) -> None:
     for stage in stages(state.target):
         if stage.name == after:
             break
-    if not isinstance(state.source, (str, os.PathLike)):
-        raise UsageError(f"start_after needs the path of a dumped file, not a {type(state.source).__name__}")
-    path = Path(state.source)
+    source = state.request.source
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"start_after needs the path of a dumped file, not a {type(source).__name__}")
+    path = Path(source)
     state.name = path.stem
     if stage.level in (2, 3):
         state.graph = Graph.load(path)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..frontends import protocol
 from ..program.package import Package
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
@@ -19,10 +20,12 @@ from ..runtime.pool import ConstantPool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import find
+from .request import CompileRequest
+from .service import serve
 
 
-def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
-    """The executable of several models by the names of their entries; `compile` compiles one.
+def compile_entries(sources: Mapping[str, Any], options: Options) -> MultiExecutable:
+    """The executable of several models by the names of their entries.
 
     UsageError for names that are none and states that do not fit; UnsupportedError for shapes that are left open
     without ranges, and for targets whose packages have one entry.
@@ -37,8 +40,9 @@ def compile_entries(sources: Mapping[str, Any], options: Options, compile: Calla
     pool, packages = ConstantPool(), dict[str, Package]()
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
-        made = compile(source, **{f.name: getattr(own, f.name) for f in dataclasses.fields(own)})
-        made = getattr(made, "executable", made)  # entries are called with arrays, not as a program of JAX is
+        if isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
+            source = front_end.trace(source, None, None)  # called with arrays, not as a program of JAX is
+        made = serve(CompileRequest(source, own, keep=False))
         if not isinstance(made, Executable):
             raise UnsupportedError(
                 f"entry {name!r} leaves shapes open: {'; '.join(map(str, made.inputs))}",

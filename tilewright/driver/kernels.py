@@ -26,7 +26,7 @@ from ..targets.base import Showing, Target, Tunable, Tuning, of
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import random_inputs
-from .package_cache import compile as compile_model
+from .service import compile as compile_model
 
 
 def _tuning(target: Target) -> Tuning:

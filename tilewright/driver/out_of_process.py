@@ -6,39 +6,58 @@ The process stays for the next compilation (`support.kept_child`).
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
-import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
+from ..runtime.executable import Executable
 from ..support import kept_child, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
-from ..support.files import sweep
-from ..support.options import Options, get
+from ..support.files import own_folder, sweep
+from ..support.options import get
+from .package_cache import bound
+from .request import CompileRequest
 
 if TYPE_CHECKING:
     from .package_cache import CacheEntry
+    from .state import State
 
 _CALL = "from tilewright.driver.out_of_process import serve; serve()"
-#: what the process answers, and what `compile_apart` returns for it
-ANSWERS = {"made": True, "here": False, "changed": None}
 #: worker processes that stay with it
 _WORKERS = 2
 #: what a compilation leaves: it is let go of when the caller has the answer
 _held: list[Any] = []
 
 
-def compile_apart(entry: CacheEntry, options: Options) -> bool | None:
-    """Write the package of the entry's model file to its place; False if it has to be compiled here: its shapes are
-    open, no process can be started, or the file cannot be written. None: other bytes than those were compiled.
+def compile_apart(entry: CacheEntry, request: CompileRequest) -> Package | None:
+    """The package of the entry's model file, which another process has left in its place. None if the model has to be
+    compiled here: that is wanted, its shapes are open, no process can be started, the file cannot be written, or has
+    other bytes now.
 
     Raises what the compilation raises, and CompileError if the process dies.
     """
+    here = entry.path.with_suffix(".here")  # for what was found to be compiled here: next time without asking
+    if get("TILEWRIGHT_COMPILE") == "inprocess" or here.exists():
+        return None
+    written = _ask(entry, request)
+    package = entry.load(written=True) if written else None
+    with contextlib.suppress(OSError):
+        if written is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
+            here.touch()
+    if package is not None:
+        bound(entry.path)
+    return package
+
+
+def _ask(entry: CacheEntry, request: CompileRequest) -> bool | None:
+    """Whether another process has written the package; None: other bytes than the entry's were compiled."""
     if not sys.executable or getattr(sys, "frozen", False):
         return False
     try:
-        found = kept_child.ask(_CALL, (entry, options))
+        found = kept_child.ask(_CALL, (entry, replace(request, source=entry.model, ahead=True)))
     except OSError:
         return False
     except kept_child.Ended as e:
@@ -46,10 +65,10 @@ def compile_apart(entry: CacheEntry, options: Options) -> bool | None:
     except BaseException:  # interrupted, perhaps while the process writes
         sweep(get("TILEWRIGHT_CACHE"), below=True)
         raise
+    if found is None or isinstance(found, bool):
+        return found
     if isinstance(found, TilewrightError):
         raise found
-    if found in ANSWERS:
-        return ANSWERS[found]
     hint = "set TILEWRIGHT_COMPILE=inprocess to compile in this process, and please report it"
     raise CompileError(f"the compiler failed: {found}", stage="compile", operator=str(entry.model), hint=hint)
 
@@ -62,19 +81,12 @@ def ending(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"code {code}"
 
 
+# ---- in the process ------------------------------------------------------------------------------------------------
+
+
 def serve() -> None:
-    """In the process: compile, and answer with one of `ANSWERS`, an error, or what went wrong unexpectedly."""
-    kept_child.serve(_answer, _tidy)
-
-
-def _answer(request: tuple[CacheEntry, Options]) -> TilewrightError | str:
-    try:
-        return _compile(*request)
-    except TilewrightError as e:
-        return e
-    except Exception as e:  # a fault of ours: the parent reports it, the details go to stderr
-        traceback.print_exc()
-        return f"{type(e).__name__}: {e}"
+    """Compile, and answer with what `_written` returns or raises (`kept_child.answer`)."""
+    kept_child.serve(lambda request: kept_child.answer(_written, *request), _tidy)
 
 
 def _tidy(changed: bool) -> None:
@@ -84,26 +96,28 @@ def _tidy(changed: bool) -> None:
         pool.close_workers(0 if changed else _WORKERS)
 
 
-def _compile(entry: CacheEntry, options: Options) -> str:
-    from dataclasses import fields
-
+def _written(entry: CacheEntry, request: CompileRequest) -> bool | None:
+    """See `_ask`."""
     from ..targets.base import Warmable, find
-    from .compiler import compile_state
 
-    target = find(options.target)
+    target = find(request.options.target)
     if isinstance(target, Warmable):  # with several jobs a process starts while this one reads the model
-        target.start(1 if options.job_count > 1 else 0)
-    state, made = compile_state(
-        entry.model,
-        keep=False,
-        ahead=True,
-        unloaded=True,
-        **{f.name: getattr(options, f.name) for f in fields(options)},
-    )
+        target.start(1 if request.options.job_count > 1 else 0)
+    state, package, written = produce(request, entry)
     _held.append(state)
-    if not isinstance(made, Package):
-        return "here"
-    try:
-        return "made" if entry.write(made, state.files) else "changed"
-    except (OSError, UsageError):
-        return "here"
+    return written if package is not None else False
+
+
+def produce(request: CompileRequest, entry: CacheEntry | None) -> tuple[State, Package | None, bool | None]:
+    """Compile for another process: what was made on the way, the package (None: the model is no single program), and
+    whether it is in its place now; None if that is not of the bytes that were compiled."""
+    from .compiler import run
+
+    state, made = run(replace(request, keep=False, unloaded=True))
+    package = made.package if isinstance(made, Executable) else made
+    if not isinstance(package, Package):
+        return state, None, False
+    with contextlib.suppress(OSError, UsageError):
+        if entry is not None:
+            return state, package, entry.write(package, state.files) or None
+    return state, package, False

@@ -1,9 +1,9 @@
-"""`tilewright.compile`, which keeps the package of a model file on disk: compiled again, the model is loaded.
+"""The cache of packages on disk: compiled again, a model is loaded.
 
-A package kept is found by the bytes of the model file and of everything else that decides what is made of it: options,
-machine, versions, the source of this package, the tuning database. Loading one imports neither MLIR nor what reads the
-model, and its weights are mapped from the file, so a second process starts at once and shares their memory with the
-first. The first time, another process compiles (`out_of_process`).
+A package is found by the bytes of the model file, or by the text of a graph and the content of its constants, and by
+everything else that decides what is made of it: options, machine, versions, the source of this package, the tuning
+database. Loading one imports neither MLIR nor what reads the model, and its weights are mapped from the file, so a
+second process starts at once and shares their memory with the first.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..frontends import protocol
 from ..program.package import Package
-from ..runtime.executable import Executable
-from ..runtime.open_executable import make
 from ..support import providers
 from ..support.digests import source_digest
 from ..support.discovery import entry_points
@@ -31,122 +29,15 @@ from ..support.errors import PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.mapped_file import MappedFile, map_file
-from ..support.options import Options, get, with_options
+from ..support.options import Options, get
+from ..support.sizes import current
 from ..targets import base
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from ..ir.graph import Graph
-    from ..runtime.dynamic import DynamicExecutable
-    from ..runtime.entries import MultiExecutable
-    from ..support.options import OptionsDict
-    from .compiler import Snapshot
 
 #: part of every key; another one for another form of the entries
-FORM = "package 1"
-
-
-@overload
-def compile(source: Mapping[str, Any], **options: Unpack[OptionsDict]) -> MultiExecutable: ...
-
-
-@overload
-def compile(
-    source: Any,
-    example_inputs: None = None,
-    *,
-    start_after: str | None = None,
-    stop_after: None = None,
-    **options: Unpack[OptionsDict],
-) -> Executable | DynamicExecutable: ...
-
-
-@overload
-def compile(
-    source: Any,
-    example_inputs: Any = None,
-    *,
-    dynamic_shapes: Any = None,
-    start_after: str | None = None,
-    stop_after: str,
-    **options: Unpack[OptionsDict],
-) -> Graph | Snapshot: ...
-
-
-@overload
-def compile(
-    source: Any, example_inputs: Any, *, dynamic_shapes: Any = None, **options: Unpack[OptionsDict]
-) -> Callable[..., Any]: ...
-
-
-@with_options
-def compile(
-    source: Any,
-    example_inputs: Any = None,
-    *,
-    dynamic_shapes: Any = None,
-    start_after: str | None = None,
-    **options: Any,
-) -> Any:
-    """Compile a model for a machine, or several that share weights and states.
-
-    `source`: anything that a front end takes (`frontends.protocol`): a file, its bytes or text, an object; or a dict of
-    such by the names of entries, which gives a `MultiExecutable`. The keyword arguments are the fields of
-    `tilewright.support.options.Options`: target, inputs (shapes of dynamic inputs), precision, tolerance, threads,
-    verify, cache, print_after, stop_after, dump, time. With `start_after` the source is what ``dump`` wrote after that
-    stage, and the pipeline goes on from there.
-
-    `example_inputs` are for modules of PyTorch: a tuple of positional arguments, or a dict of named ones; the result is
-    then called as the module is, on tensors (docs/torch.md).
-
-    Returns an `Executable`, or a `DynamicExecutable` that compiles for the shapes it is called with where the model
-    leaves them open; with `stop_after` the IR of that stage (a `Graph` up to level 3, otherwise a `Snapshot`).
-    A model file with fixed shapes that was compiled before is loaded from the cache, unless ``cache=False``.
-    Raises TilewrightError subclasses that say stage, operator and what to do.
-
-        model = tw.compile("model.onnx", threads=2)
-        y, = model.run({"x": x})
-    """
-    chosen = Options.of(**options)
-    if isinstance(source, Mapping):
-        from .entries import compile_entries
-
-        if start_after is not None:
-            raise UsageError("start_after continues with one model: there are several entries")
-        return compile_entries(source, chosen, compile)
-    if start_after is None and isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
-        traced = front_end.trace(source, example_inputs, dynamic_shapes)
-        made = _compile(traced, None, chosen, options)
-        return traced.wrap(made) if callable(made) else made
-    if example_inputs is not None or dynamic_shapes is not None:
-        what = "example_inputs" if example_inputs is not None else "dynamic_shapes"
-        raise UsageError(f"{what} has no meaning for this source", stage="import", hint="inputs={name: shape}")
-    return _compile(source, start_after, chosen, options)
-
-
-def _compile(source: Any, start_after: str | None, chosen: Options, options: dict[str, Any]) -> Any:
-    entry = CacheEntry.of(source, chosen) if start_after is None else None
-    package = entry.load() or entry.make(chosen) if entry is not None else None
-    if entry is not None and package is not None:
-        made: Any = make(package, chosen.thread_count)
-        files: Callable[[], ModelFiles | None] = partial(ModelFiles, entry.digest, package.report["files"])
-    else:
-        from .compiler import compile_state
-
-        state, made = compile_state(source, start_after=start_after, keep=False, **options)
-        if entry is not None and isinstance(made, Executable):
-            entry.keep(made.package, state.files)
-        files = partial(ModelFiles.of, state.files)
-    if chosen.specialize in ("open", "background") and not isinstance(made, Executable) and not chosen.looks:
-        from .all_sizes import open_all
-
-        open_all(made, source, chosen)
-    if chosen.specialize == "background":
-        from .background import in_background
-
-        in_background(made, source, chosen, files)
-    return made
+FORM = "package 2"
 
 
 @dataclass(frozen=True)
@@ -166,16 +57,17 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The place of one compilation of a model file among the packages kept."""
+    """The place of one compilation among the packages kept."""
 
-    model: Path
-    #: of the model's bytes
+    #: the model's file, and the digest of its bytes; None: a graph in memory
+    model: Path | None
     digest: str
     path: Path
 
     @staticmethod
     def of(source: Any, options: Options) -> CacheEntry | None:
-        """None where nothing is kept: no model file, stages that are wanted for themselves, rules of others."""
+        """Of a model file. None where nothing is kept: no model file, stages that are wanted for themselves, rules of
+        others."""
         if not keeps(options):
             return None
         try:
@@ -185,12 +77,22 @@ class CacheEntry:
             digest = front_end.digest(source)
             if digest is None:
                 return None
-            parts = [FORM, digest, *deciding(options)]
+            parts = ["file", digest, *deciding(options)]
         except (OSError, ValueError, UsageError):  # whatever is wrong with the file, the import says it better
             return None
         parts += [Path(source).stem, front_end.name, *front_end.versions()]
-        key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
-        return CacheEntry(Path(source), digest, get("TILEWRIGHT_CACHE") / "packages" / f"{key}.tw")
+        return CacheEntry(Path(source), digest, _place(parts))
+
+    @staticmethod
+    def of_graph(graph: Graph, options: Options) -> CacheEntry | None:
+        """Of a graph in memory; None where nothing is kept."""
+        if not keeps(options):
+            return None
+        symbols = (f"{s} {graph.constants.digest(s)}" for s in graph.constants)
+        parts = ["graph", *deciding(options), graph.text(), *symbols]
+        if (known := current()) is not None:  # the text has the numbers that stand for sizes
+            parts += [*map(str, known.dims), *(f"{name} {number}" for name, number in known.numbers.all())]
+        return CacheEntry(None, "", _place(parts))
 
     def load(self, written: bool = False) -> Package | None:
         """The package, None if there is none (a damaged one is deleted), or if the model's data files changed. With
@@ -200,32 +102,17 @@ class CacheEntry:
                 return None
             package = Package.load(self.path, base.check, written=written)
             known = package.report["files"]
-            now = known if written else data_files(self.model, [map_file(name) for name in known["sha256"]])
+            if known.get("sha256") and not written and self.model is not None:
+                now = data_files(self.model, [map_file(name) for name in known["sha256"]])
+                if now != known:
+                    return None
         except PackageError:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             return None
         except OSError:
             return None
-        if known["sha256"] and now != known:
-            return None
         used(self.path)
-        return package
-
-    def make(self, options: Options) -> Package | None:
-        """Compile in another process and load what it left; None if that is not wanted or not possible."""
-        here = self.path.with_suffix(".here")  # for what was found to be compiled here: next time without asking
-        if get("TILEWRIGHT_COMPILE") == "inprocess" or here.exists():
-            return None
-        from .out_of_process import compile_apart
-
-        made = compile_apart(self, options)
-        package = self.load(written=True) if made else None
-        with contextlib.suppress(OSError):
-            if made is False and own_folder(here.parent, get("TILEWRIGHT_CACHE")):
-                here.touch()
-        if package is not None:
-            bound(self.path)
         return package
 
     def keep(self, package: Package, files: Sequence[MappedFile]) -> None:
@@ -239,14 +126,19 @@ class CacheEntry:
         own first. False if that has other bytes than the entry's, or one was written to meanwhile.
 
         OSError or UsageError if the place cannot be written."""
-        model, *others = files
-        package.report["files"] = data_files(model.path, others)
-        if model.digest() != self.digest or any(f.changed for f in files):
+        package.report["files"] = {} if self.model is None else data_files(files[0].path, files[1:])
+        if self.model is not None and (files[0].digest() != self.digest or any(f.changed for f in files)):
             return False
         if not own_folder(self.path.parent, get("TILEWRIGHT_CACHE")):
             raise UsageError(f"{self.path.parent} is not a folder of this user's own", stage="package")
         package.save(self.path, private=True)
         return True
+
+
+def _place(parts: Iterable[str]) -> Path:
+    key = hashlib.sha256("\0".join([FORM, *parts]).encode(errors="surrogateescape")).hexdigest()
+    folder: Path = get("TILEWRIGHT_CACHE")
+    return folder / "packages" / f"{key}.tw"
 
 
 def bound(path: Path) -> None:

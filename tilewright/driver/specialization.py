@@ -20,6 +20,7 @@ from ..support.errors import TilewrightError, UsageError
 from ..support.options import Options
 from ..targets.base import find
 from .open_program import check_open
+from .request import CompileRequest
 
 
 def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
@@ -71,16 +72,22 @@ def can_open(options: Options) -> bool:
 
 def builder(options: Options, name: str, pool: ConstantPool | None = None) -> Callable[[Graph, str], Executable]:
     """A function from a graph and the name of its body to an executable; all share their constants."""
-    from .compiler import build
+    from .compiler import run
 
     pool = pool or ConstantPool()
-    static = dataclasses.replace(options, inputs=None, stop_after=None)
+    whole: dict[str, Any] = {"inputs": None, "stop_after": None, "buckets": None, "pad": None, "check_indices": False}
+    static = dataclasses.replace(options, **whole)  # those that the model was opened with
 
     def share(package: Package) -> None:
         for i, (info, array) in enumerate(zip(package.program.constants, package.constants, strict=True)):
             package.constants[i] = pool.share(info.name, array)
 
-    return lambda graph, body: build(graph, name if body == "main" else f"{name} {body}", static, share)
+    def build(graph: Graph, body: str) -> Executable:
+        called = name if body == "main" else f"{name} {body}"
+        made: Executable = run(CompileRequest(graph, static, name=called, keep=False, share=share))[1]
+        return made
+
+    return build
 
 
 def _sizes(inputs: list[DynamicInfo], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

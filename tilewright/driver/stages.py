@@ -53,7 +53,9 @@ def import_source(state: State) -> None:
     from ..frontends.protocol import load_source
 
     lazy = state.options.stop_after is None  # then what is known at run time only is left to `dynamic`
-    state.graph, state.name = load_source(state.source, state.options.inputs, lazy, state.options.check_indices)
+    given = state.options.inputs, lazy, state.options.check_indices
+    state.graph, name = load_source(state.request.source, *given)
+    state.name = state.request.name or name
     state.files = state.graph.constants.files
     state.growing = find_growing(state.graph, state.options.states)
     find_states(state.graph, state.options.states)  # what does not fit is said at once
@@ -127,8 +129,8 @@ def _winograd(state: State) -> None:
 
     plain = state.options.precision == "f32"
     state.layers = layers(state.module) if plain else {}
-    tuned = _open_tuned(state) if state.layers and state.ways is None else None
-    found = state.ways or {}
+    tuned = _open_tuned(state) if state.layers and state.request.ways is None else None
+    found = state.request.ways or {}
     if tuned is not None:
         found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
     ways = "/".join(f"{layer}:{way}" for layer, way in found.items())

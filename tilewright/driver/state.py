@@ -21,16 +21,16 @@ from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from .inside import Inside
 from .placement import Placement
+from .request import CompileRequest
 
 
 @dataclass
 class State:
     """Everything a compilation has made so far; every stage reads and adds to it."""
 
-    options: Options
+    request: CompileRequest
     target: Target
     description: Machine
-    source: Any = None
     name: str = "model"
     graph: Graph | None = None
     fusion: FusionReport | None = None
@@ -39,7 +39,6 @@ class State:
     nests: dict[str, Nest] = field(default_factory=dict)
     emitted: dict[str, str] = field(default_factory=dict)
     infos: dict[str, KernelInfo] = field(default_factory=dict)
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     package: Package | None = None
@@ -52,10 +51,8 @@ class State:
     unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`driver.tuned.Tuned`)
     tuned: Any = None
-    #: the convolutions that may be computed in several ways (`graph.choose_winograd.Layer` -> how many there are), and
-    #: those ways where they are given, in place of the database's
+    #: the convolutions that may be computed in several ways (`graph.choose_winograd.Layer` -> how many there are)
     layers: Mapping[Any, int] = field(default_factory=dict)
-    ways: Mapping[str, str] | None = None
     #: the schedules that the options give (`driver.given.Given`)
     given: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -69,12 +66,6 @@ class State:
     tried: dict[str, Scheduled] = field(default_factory=dict)
     #: the states that grow, by name
     growing: Mapping[str, Growth] = field(default_factory=dict)
-    #: whether the graph's constants are not needed once they have been packed
-    consume: bool = False
-    #: whether the package is only to be written: it is not loaded, and its constants are computed as they are written
-    unloaded: bool = False
-    #: whether the processes that compile kernels start when the model has been read
-    ahead: bool = False
     #: files that the constants are mapped from, the model's own first where it is one
     files: tuple[MappedFile, ...] = ()
     #: with `verify`: the first and the last level-2 graph
@@ -90,6 +81,21 @@ class State:
         """So many kernels of this stage are done."""
         if self.progress is not None:
             self.progress.kernel(done, count, symbol)
+
+    @property
+    def options(self) -> Options:
+        return self.request.options
+
+    @property
+    def consume(self) -> bool:
+        """Whether the graph's constants are not needed once they have been packed: a caller's graph, and the references
+        of `verify`, share theirs with it."""
+        return not (self.request.keep or self.options.verify or isinstance(self.request.source, Graph))
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether the package is only to be written: it is not loaded."""
+        return self.request.unloaded and not self.options.verify
 
     @property
     def module(self) -> Graph:

@@ -21,7 +21,7 @@ may decide otherwise, equal to the same IR evaluated in the model's own precisio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ from ..tensor.analysis import VIEWS
 from ..tensor.interpret import interpret_function, signed
 from .build_program import build_program
 from .compare import largest_error, random_inputs
+from .compiler import compile_state
 from .kernel_errors import KernelError, Results, errors_against_f32, table
 from .placement import devices_in
 from .quanta import allowed
@@ -79,11 +80,10 @@ class Verified:
         return "\n  ".join(lines)
 
 
-def verify_kernels(state: State, executable: Executable, compile_state: Callable[..., tuple[State, Any]]) -> Verified:
+def verify_kernels(state: State, executable: Executable) -> Verified:
     """Run the four comparisons; CheckError names the first kernel and source node (or the part) that is wrong.
 
-    `state` is that of a finished compilation with ``options.verify``, `executable` its result; `compile_state` compiles
-    the same model in f32. Takes memory for all
+    `state` is that of a finished compilation with ``options.verify``, `executable` its result. Takes memory for all
     intermediate results and a second copy of the weights.
     """
     signature = [(name, t.dims, NUMPY[t.dtype]) for name, t in state.module.inputs()]

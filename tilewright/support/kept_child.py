@@ -16,10 +16,12 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from . import children
+from .errors import TilewrightError
 
 #: REST: seconds after which it takes its time to look for garbage; a caller may be at work before, on the same core
 IDLE, REST, BYTES = 60.0, 1.0, 1 << 29
@@ -161,6 +163,18 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
             first = False
             tidy(False)
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
+
+
+def answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, the TilewrightError that it raises, or as text what else it raises: a fault of ours,
+    which the caller reports, with the details on stderr."""
+    try:
+        return function(*arguments)
+    except TilewrightError as e:
+        return e
+    except Exception as e:
+        traceback.print_exc()
+        return f"{type(e).__name__}: {e}"
 
 
 def _next() -> Any:

@@ -16,6 +16,8 @@ from .options import get
 DELAY_S = 0.5
 #: False: no line on any terminal (the command line's --quiet)
 allowed = True
+#: whether a line is on the terminal: what is compiled within a compilation, or beside it, has none
+_shown = False
 
 
 class Progress:
@@ -48,11 +50,15 @@ class Progress:
 
     def _show(self, what: str) -> None:
         self.text = f"compiling {self.name}: {what}"
+        global _shown
         if not self._wanted or time.monotonic() - self._begin < DELAY_S:
             return
         if self._status is None:
+            if _shown:
+                return
             from rich.console import Console
 
+            _shown = True
             self._status = Console(stderr=True).status("")
             self._status.start()
         from rich.text import Text
@@ -63,8 +69,10 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        global _shown
         if self._status is not None:
             self._status.stop()
+            _shown = False
 
 
 __all__ = ["Progress"]

@@ -24,7 +24,6 @@ class CompilationState(Protocol):
     nests: dict[str, Nest]
     emitted: dict[str, str]
     infos: dict[str, KernelInfo]
-    names: dict[str, tuple[str, ...]]
     objects: dict[str, bytes]
     stats: dict[str, Any]
 

@@ -82,7 +82,7 @@ def measured(state: Any, name: str) -> DesignMeasurement | None:
     from ..tensor.read import read_kernel
 
     target: Any = find(name)
-    own = State(state.options, target, target.describe(), name=state.name, graph=state.module.clone())
+    own = State(state.request, target, target.describe(), name=state.name, graph=state.module.clone())
     fuse_graph(own)
     total = _Sum(target)
     calls = Counter(op.attributes["callee"].value for op in own.module.operations() if op.name == "func.call")

@@ -15,6 +15,7 @@ from tilewright.codegen.llvm.cache import KernelCache
 from tilewright.codegen.llvm.pool import Job, close_workers, compile_many, start_workers
 from tilewright.driver import out_of_process as apart
 from tilewright.driver.package_cache import CacheEntry
+from tilewright.driver.request import CompileRequest
 from tilewright.support import kept_child
 from tilewright.support.errors import CompileError
 from tilewright.support.options import Options
@@ -119,14 +120,15 @@ def test_the_process_that_compiles_starts_no_other_interpreter(tmp_path, count):
 from pathlib import Path
 from tilewright.driver import out_of_process
 from tilewright.driver.package_cache import CacheEntry
+from tilewright.driver.request import CompileRequest
 from tilewright.support import children
 from tilewright.support.mapped_file import map_file
 from tilewright.support.options import Options
 children.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
 entry = CacheEntry(model, map_file(model).digest(), to)
-found = out_of_process._compile(entry, Options(jobs={count}, threads=1))
+found = out_of_process._written(entry, CompileRequest(model, Options(jobs={count}, threads=1), ahead=True))
 """
-    assert kept_child.ask(serve, compile_it) == "made"
+    assert kept_child.ask(serve, compile_it) is True
 
 
 def small_model():
@@ -152,5 +154,6 @@ def test_no_more_workers_start_than_there_is_work_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pool._Pool, "run", lambda self, jobs, description, count, *_: started.append(("run", count)))
     onnx.save(small_model(), tmp_path / "m.onnx")
     with contextlib.suppress(Exception):  # nothing is compiled
-        apart._compile(CacheEntry(tmp_path / "m.onnx", "", tmp_path / "m.tw"), Options(jobs=16, threads=1))
+        request = CompileRequest(tmp_path / "m.onnx", Options(jobs=16, threads=1), ahead=True)
+        apart._written(CacheEntry(tmp_path / "m.onnx", "", tmp_path / "m.tw"), request)
     assert [s for s in started if isinstance(s, int)] == [1, 2]

@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright.driver import compiler
 from tilewright.driver import out_of_process as apart
 from tilewright.driver import package_cache as kept
+from tilewright.driver.request import CompileRequest
 from tilewright.frontends.onnx import registry
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
@@ -53,7 +54,7 @@ def refuse(*_):
 @pytest.fixture
 def no_compilation(path, monkeypatch):
     monkeypatch.setattr(compiler, "_run_stage", refuse)
-    monkeypatch.setattr(apart, "compile_apart", refuse)
+    monkeypatch.setattr(apart, "_ask", refuse)
 
 
 def check(model, weight=WEIGHT):
@@ -195,7 +196,7 @@ def test_of_models_with_open_shapes_the_program_for_all_sizes_is_kept(path, monk
     onnx.save(make_model(rows="n"), path)
     for i in range(2):
         if i:  # known by now
-            monkeypatch.setattr(apart, "compile_apart", refuse)
+            monkeypatch.setattr(apart, "_ask", refuse)
         model = tw.compile(path)
         assert isinstance(model, DynamicExecutable)
         check(model)
@@ -245,7 +246,7 @@ assert not {{"torch_mlir", "onnx", "llvmlite", "tilewright.driver.compiler"}} & 
 
 def test_here_on_request(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
-    monkeypatch.setattr(apart, "compile_apart", refuse)
+    monkeypatch.setattr(apart, "_ask", refuse)
     monkeypatch.setenv("TILEWRIGHT_COMPILE", "inprocess")
     check(tw.compile(path), 2 * WEIGHT)
     assert len(packages(path)) == 2
@@ -302,7 +303,7 @@ def test_errors_come_back(path):
         ("import os; os.abort()", "SIGABRT"),
         ("import os; os._exit(3)", "code 3"),
         (
-            "from tilewright.driver import compiler, out_of_process as o; compiler.compile_state = None; o.serve()",
+            "from tilewright.driver import compiler, out_of_process as o; compiler.run = None; o.serve()",
             "TypeError",
         ),
     ],
@@ -324,9 +325,10 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
     kept_child.close()
     entry = kept.CacheEntry.of(path, Options())
-    assert not apart.compile_apart(entry, Options())
+    request = CompileRequest(path, Options())
+    assert apart._ask(entry, request) is False
     monkeypatch.setattr(sys, "executable", "")
-    assert not apart.compile_apart(entry, Options())
+    assert apart._ask(entry, request) is False
 
 
 def test_weights_that_are_only_written_are_packed_as_they_are_written(path):

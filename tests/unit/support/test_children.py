@@ -66,7 +66,7 @@ def test_a_compilation_runs_no_file_of_the_current_folder(tmp_path, path):
     folder = hostile(tmp_path / "stranger")
     code = f"import tilewright; sys.path[:0] = {path}; tilewright.compile('m.onnx', jobs=2, threads=1)"
     if path:  # what the parent has imported by then is its own
-        code = f"import numpy, onnx, tilewright.driver.package_cache, tilewright.driver.out_of_process; {code}"
+        code = f"import numpy, onnx, tilewright.driver.service, tilewright.driver.out_of_process; {code}"
     run(code, folder)
     assert not (folder / "hijacked").exists(), (folder / "hijacked").read_text()
 

@@ -27,7 +27,6 @@ def assemble_kernels(state: Any, machine: LlvmMachine) -> None:
     for done in compile_many(jobs, machine, workers=workers, cache=cache, progress=state.kernel_done):
         state.objects[done.symbol] = done.data
         state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
-    state.names = names
 
 
 def sizes_text(state: Any) -> str:

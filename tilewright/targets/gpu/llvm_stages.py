@@ -50,4 +50,3 @@ def assemble_kernels(state: CompilationState, make: str) -> None:
     for done in compile_many(jobs, state.description.llvm, workers=workers, progress=state.kernel_done):
         state.objects[done.symbol] = done.data
         state.stats[done.symbol] = {k: v for k, v in done.stats.items() if k.endswith("seconds")}
-    state.names = names

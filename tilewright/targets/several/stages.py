@@ -10,7 +10,7 @@ from ...tensor.devices import devices_of
 from ..base import Target, TargetStage
 
 #: what a compilation has of each kernel, by symbol
-TABLES = ("kernels", "schedules", "nests", "emitted", "infos", "objects", "stats", "names")
+TABLES = ("kernels", "schedules", "nests", "emitted", "infos", "objects", "stats")
 
 
 def part(state: Any, member: Target, device: str) -> Any:

@@ -1,0 +1,51 @@
+"""What is asked of a compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ..support.options import Options
+
+if TYPE_CHECKING:
+    from ..program.package import Package
+    from .inside import Observer
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """A model, the options, and what its compilation is for.
+
+    >>> CompileRequest.of("model.onnx", threads=2, keep=False).options.threads
+    2
+    """
+
+    source: Any
+    options: Options
+    #: the stage that the source, a file that `dump` wrote, was dumped after
+    start_after: str | None = None
+    #: what the model is called; "": as its file is
+    name: str = ""
+    #: whether what was made on the way is looked at: if not, constants go when they have been packed
+    keep: bool = True
+    #: whether the processes that compile kernels start when the model has been read, as many as it may have work for
+    ahead: bool = False
+    #: whether the package is only written: it comes in place of an executable (unless that is to be verified), and its
+    #: constants are computed as they are written
+    unloaded: bool = False
+    #: those of the pass `winograd`, in place of what the tuning database says
+    ways: Mapping[str, str] | None = None
+    #: sees the graph after every pass, and after every stage up to `schedule`
+    observe: Observer | None = None
+    #: may replace constants of the package by equal ones before it is loaded
+    share: Callable[[Package], None] | None = None
+
+    @staticmethod
+    def of(source: Any, **how: Any) -> CompileRequest:
+        """A request from keyword arguments: fields of this class, and options; UsageError for others."""
+        own = {f.name: how.pop(f.name) for f in fields(CompileRequest) if f.name in how}
+        return CompileRequest(source, Options.of(**how), **own)
+
+
+__all__ = ["CompileRequest"]
