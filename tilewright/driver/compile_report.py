@@ -16,12 +16,11 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
     """Levels, kernels and notes for `Executable.explain`."""
     levels = []
     for stage in stages:
-        if stage.name in state.seconds:
-            seconds = round(state.seconds[stage.name], 4)
+        if stage.name in state.journal.seconds:
+            seconds = round(state.journal.seconds[stage.name], 4)
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
     kernels = [*_kernel_reports(state), *(known.report for known in state.recalled.values())]
-    notes = [*precision_notes(state), *([str(state.fusion)] if state.fusion else [])]
-    notes += [f"{name} was cut in two. As one kernel, {why}" for name, why in state.divided.items()]
+    notes = [*precision_notes(state), *state.journal.notes]
     if isinstance(state.target, Partitioning):
         notes += state.target.notes()
     if state.tuned is not None:

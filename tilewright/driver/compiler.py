@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
 from . import given
-from .inside import Inside
+from .journal import Journal
 from .narrow import ROUNDS, narrowed
 from .open_program import check_open
 from .pins import check_pins
@@ -85,7 +84,11 @@ def run(request: CompileRequest) -> tuple[State, Any]:
         return compile_auto(request)
     pipeline = stages(target)
     _check_stage_names(request, pipeline)
-    state = State(request, target, target.describe(), name=request.name, inside=Inside.of(chosen, request.observe))
+    path = path_of(request.source)
+    shown = request.name or (path.name if path is not None else "model")
+    progress = Progress(shown, quiet=chosen.time or bool(chosen.print_after))
+    journal = Journal.of(chosen, request.observe, progress)
+    state = State(request, target, target.describe(), name=request.name, journal=journal)
     state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or request.start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
@@ -95,12 +98,7 @@ def run(request: CompileRequest) -> tuple[State, Any]:
     if request.start_after is not None:
         _enter(state, request.start_after)
         todo = todo[[s.name for s in pipeline].index(request.start_after) + 1 :]
-    path = path_of(request.source)
-    quiet = chosen.time or bool(chosen.print_after)
-    with (
-        limited(chosen.operators, chosen.deadline),
-        Progress(request.name or (path.name if path is not None else "model"), quiet=quiet) as state.progress,
-    ):
+    with limited(chosen.operators, chosen.deadline), progress:
         return state, _run_stages(todo, state, pipeline)
 
 
@@ -206,34 +204,23 @@ def _executable(state: State) -> Executable:
 
 
 def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
-    start = time.perf_counter()
-    if state.progress is not None:
-        state.progress.stage(stage.name)
-    if state.options.verify and stage.name == "lower":
-        _keep_reference(state)
+    journal, verify = state.journal, state.options.verify
     check_time(stage.name)
-    state.stage, look = stage.name, state.inside
-    if look is not None:
-        look.begin(stage.name)
-    known = sum(state.ahead_seconds.values())
+    journal.begin(stage.name)
+    if verify and stage.name == "lower":
+        _keep_reference(state)
     stage.run(state)
     check_files(state.files, stage.name, ModelError)
-    if state.options.verify and stage.name == "import":
+    if verify and stage.name == "import":
         _keep_reference(state)
-    ahead = sum(state.ahead_seconds.values()) - known
-    own = time.perf_counter() - start - ahead
-    state.seconds[stage.name] = own + state.ahead_seconds.pop(stage.name, 0.0)
-    if state.options.time:
-        print(f"{stage.name:10} {state.seconds[stage.name]:8.3f} s", file=sys.stderr)
-    if look is not None:
-        look.end()
-        if look.observe is not None and stage.level <= 4:
-            look.observe(stage.name, state.module, "")
+    journal.end()
+    if journal.observe is not None and stage.level <= 4:
+        journal.observe(stage.name, state.module, "")
     if stage.name != "package" and stage.level < 6:
         # what the package keeps for inspection: the IR of each level's last stage
         last = [s.name for s in pipeline if s.level == stage.level][-1]
         if stage.name == last or stage.name in state.options.print_after:
-            state.texts[stage.name] = stage.show(state)
+            journal.texts[stage.name] = stage.show(state)
     if stage.name in state.options.print_after or "all" in state.options.print_after:
         print(f"// ---- after {stage.name} ----\n{stage.show(state)}", file=sys.stderr)
     if state.options.dump:
@@ -245,7 +232,7 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
 
 def _keep_reference(state: State) -> None:
     if state.module.level == 2:
-        state.references.append(state.module.clone())
+        state.journal.references.append(state.module.clone())
 
 
 def _write_stage(stage: Stage, state: State, path: Path) -> None:
@@ -281,7 +268,6 @@ def _enter(state: State, after: str) -> None:
     state.name = path.stem
     if stage.level in (2, 3):
         state.graph = Graph.load(path)
-        state.files = state.graph.constants.files
         _check_stage(state.graph, stage, path)
         state.module.verify("import")
     elif stage.name == "schedule":

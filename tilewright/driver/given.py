@@ -131,7 +131,6 @@ def enter(state: State, path: Path) -> None:
             f"{path} has no graph beside it", stage="parse", hint=f"keep {beside.name} where the nests are"
         )
     state.graph = Graph.load(beside)
-    state.files = state.graph.constants.files
     state.module.verify("import")
     with use():
         kernels = {k.name: k for k in map(read_kernel, state.module.functions())}

@@ -56,14 +56,13 @@ class Try:
 
 @dataclass
 class Placement:
-    """Where the kernels of a program went. `why`: of each kernel, by symbol; `tried`: how those of a device were
-    scheduled when they were tried, by its number. `seconds`: what a run is expected to take; `refused`: whether a
-    device could not have a kernel."""
+    """Where the kernels of a program went. By symbol, `why`, and `tried`: how it was scheduled when it was tried on its
+    device. `seconds`: what a run is expected to take; `refused`: whether a device could not have a kernel."""
 
     seconds: float = 0.0
     refused: bool = False
     why: dict[str, str] = field(default_factory=dict)
-    tried: dict[int, dict[str, Scheduled]] = field(default_factory=dict)
+    tried: dict[str, Scheduled] = field(default_factory=dict)
 
     def of(self, symbol: str) -> str:
         """Why a kernel is where it is; parts of one that was cut are there because the whole is."""
@@ -158,7 +157,7 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
         made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
         scheduled = tried[t.symbol][d].made
         if scheduled is not None and symbol == t.symbol:
-            made.tried.setdefault(d, {})[symbol] = scheduled
+            made.tried[symbol] = scheduled
     if len(set(devices)) > 1:
         _together(graph, calls, devices)
     return made

@@ -10,7 +10,7 @@ from ..support.options import Options
 
 if TYPE_CHECKING:
     from ..program.package import Package
-    from .inside import Observer
+    from .journal import Observer
 
 
 @dataclass(frozen=True)

@@ -56,21 +56,24 @@ def import_source(state: State) -> None:
     given = state.options.inputs, lazy, state.options.check_indices
     state.graph, name = load_source(state.request.source, *given)
     state.name = state.request.name or name
-    state.files = state.graph.constants.files
     state.growing = find_growing(state.graph, state.options.states)
     find_states(state.graph, state.options.states)  # what does not fit is said at once
 
 
 def _passes(state: State, pipeline: str) -> bool:
     """Run level-2 passes; whether one of them reports a change."""
-    from ..graph.passes import name_of, parse_pipeline, pass_text, run_pipeline
+    from ..graph.passes import Pass, name_of, parse_pipeline, pass_text, run_pipeline
 
-    graph, look = state.module, state.inside
+    graph, journal = state.module, state.journal
     if state.options.fast_math:
         pipeline = FAST.sub(r"\1{fast_math=true}", pipeline)
-    after = None if look is None else lambda p, seconds: look.after(name_of(p), seconds, graph, pass_text(p))
+
+    def after(p: Pass, seconds: float) -> None:
+        journal.after(name_of(p), seconds, graph, pass_text(p))
+
+    look = after if journal.looking else None
     each = get("TILEWRIGHT_STRICT")  # the stage is verified anyhow
-    reports = run_pipeline(graph, parse_pipeline(pipeline), each, stage=state.stage, after=after)
+    reports = run_pipeline(graph, parse_pipeline(pipeline), each, stage=journal.stage, after=look)
     return any(any(report.values()) for _, report in reports)
 
 
@@ -79,10 +82,10 @@ def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
     from ..graph.passes import inside
 
     begin = time.perf_counter()
-    with inside(name, state.stage):
+    with inside(name, state.journal.stage):
         made = run()
-    if state.inside is not None:
-        state.inside.after(name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module)
+    if state.journal.looking:
+        state.journal.after(name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module)
     return made
 
 
@@ -90,8 +93,9 @@ def simplify(state: State) -> None:
     if state.module.level == 2:
         d = state.description  # it says which 8-bit numbers the machine multiplies, and how it rounds them
         changed = _passes(state, f"integers{{activations={d.activations},halves={d.halves},factors={d.byte_factors}}}")
-        if changed and state.references:  # integers are defined anew, within a quantum of what floats give
-            state.references[-1] = state.module.clone()
+        references = state.journal.references
+        if changed and references:  # integers are defined anew, within a quantum of what floats give
+            references[-1] = state.module.clone()
         _passes(state, SIMPLIFY if d.grid_costs is not None else f"gather-pages,{SIMPLIFY}")
         state.module.verify("simplify")
 
@@ -175,14 +179,16 @@ def fuse_graph(state: State) -> None:
     if isinstance(state.target, Placing):
         _step(state, "place", partial(_place, state, state.target, fused))
     else:
-        state.graph, state.fusion = fused()
+        state.graph, joined = fused()
+        state.journal.notes.append(str(joined))
     state.module.verify("fuse")
 
 
 def _place(state: State, target: Placing, fused: Fused) -> None:
     """Operations to kernels, and those to devices."""
     o = state.options
-    state.graph, state.fusion, state.placement = place(fused, target, o.thread_count, Pins(o.place or {}), o.states)
+    state.graph, joined, state.placement = place(fused, target, o.thread_count, Pins(o.place or {}), o.states)
+    state.journal.notes.append(str(joined))
 
 
 def schedule_kernels(state: State) -> None:
@@ -202,7 +208,6 @@ def _schedule_parts(state: State, target: Placing) -> None:
     for number, member in enumerate(target.members):
         if member is not None:
             own: State = target.part(state, number)
-            own.tried = state.placement.tried.get(number, {}) if state.placement is not None else {}
             _schedule_all(own)
             target.add(state, own)
             if own.tuned is not None:
@@ -217,9 +222,9 @@ def _schedule_all(state: State) -> None:
     while parts := _schedule_new(state, tuned, scheduled):  # some are cut in two: then their parts are new
         for name, divided in parts.items():
             apply_division(state.module, name, divided.module)
-            state.divided[name] = divided.why
+            state.journal.notes.append(f"{name} was cut in two. As one kernel, {divided.why}")
         state.module.verify("schedule")
-        state.texts["fuse"] = _graph_text(state)  # the kernels that there are
+        state.journal.texts["fuse"] = _graph_text(state)  # the kernels that there are
     order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
     tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
     for table in tables:
@@ -246,7 +251,7 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
         made = state.given.schedule(kernel) if state.given else None
         fixed = made is not None
         if made is None and not (tuned and tuned.knows(kernel)):
-            made = state.tried.get(name)
+            made = state.placement.tried.get(name) if state.placement is not None else None
             if made is None and current() is None:  # with sizes that are not known, what is faster decided about parts
                 made = parts.get(of[name].operation.get_asm(use_local_scope=True)) if parts else None
         if made is None:
@@ -308,10 +313,7 @@ def _make(state: State, kernels: list[Kernel]) -> list[Kernel]:
         return kernels
     begin = time.perf_counter()
     made, spent = state.memo.make(texts, state.options.job_count, state.kernel_done)
-    taken, total = time.perf_counter() - begin, sum(spent.values())
-    for stage, seconds in spent.items():  # of the time that passed, the part that stage has of all that workers did
-        share = taken * seconds / total if total else 0.0
-        state.ahead_seconds[stage] = state.ahead_seconds.get(stage, 0.0) + share
+    state.journal.worked_ahead(time.perf_counter() - begin, spent)
     state.recalled.update(made)
     for name in made:
         del state.unknown[name]
@@ -340,7 +342,7 @@ def make_package(state: State) -> None:
         program=program,
         objects=state.target.link(program, state.objects, state.description),
         constants=constants,
-        levels=state.texts,
+        levels=state.journal.texts,
         report=report(state, stages(state.target)),
     )
 

@@ -15,11 +15,9 @@ from ..schedule.nest import Nest
 from ..schedule.rules import Scheduled
 from ..support.mapped_file import MappedFile
 from ..support.options import Options
-from ..support.progress import Progress
 from ..targets.base import Target
-from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
-from .inside import Inside
+from .journal import Journal
 from .placement import Placement
 from .request import CompileRequest
 
@@ -32,8 +30,8 @@ class State:
     target: Target
     description: Machine
     name: str = "model"
+    journal: Journal = field(default_factory=Journal)
     graph: Graph | None = None
-    fusion: FusionReport | None = None
     kernels: dict[str, Kernel] = field(default_factory=dict)
     schedules: dict[str, Scheduled] = field(default_factory=dict)
     nests: dict[str, Nest] = field(default_factory=dict)
@@ -45,8 +43,6 @@ class State:
     #: what earlier compilations left (`targets.base.Memo`), None if it is not to be used, and what it gave
     memo: Any = None
     recalled: dict[str, Any] = field(default_factory=dict)
-    #: fused kernels that were cut in two -> why
-    divided: dict[str, str] = field(default_factory=dict)
     #: level-3 text of the kernels that the memo does not know yet
     unknown: dict[str, str] = field(default_factory=dict)
     #: what the tuning database gave (`driver.tuned.Tuned`)
@@ -55,32 +51,15 @@ class State:
     layers: Mapping[Any, int] = field(default_factory=dict)
     #: the schedules that the options give (`driver.given.Given`)
     given: Any = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
-    ahead_seconds: dict[str, float] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
     #: of several devices: where kernels run and why, and which of them this is the part of
     placement: Placement | None = None
     device: str = ""
-    #: kernels that were scheduled when they were placed, by symbol
-    tried: dict[str, Scheduled] = field(default_factory=dict)
     #: the states that grow, by name
     growing: Mapping[str, Growth] = field(default_factory=dict)
-    #: files that the constants are mapped from, the model's own first where it is one
-    files: tuple[MappedFile, ...] = ()
-    #: with `verify`: the first and the last level-2 graph
-    references: list[Graph] = field(default_factory=list)
-
-    #: the line that shows how far a compilation is
-    progress: Progress | None = None
-    #: the stage that runs, and who looks at its passes, None if nobody does
-    stage: str = ""
-    inside: Inside | None = None
 
     def kernel_done(self, done: int, count: int, symbol: str = "") -> None:
         """So many kernels of this stage are done."""
-        if self.progress is not None:
-            self.progress.kernel(done, count, symbol)
+        self.journal.progress.kernel(done, count, symbol)
 
     @property
     def options(self) -> Options:
@@ -96,6 +75,11 @@ class State:
     def unloaded(self) -> bool:
         """Whether the package is only to be written: it is not loaded."""
         return self.request.unloaded and not self.options.verify
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """Files that the constants are mapped from, the model's own first where it is one."""
+        return self.graph.constants.files if self.graph is not None else ()
 
     @property
     def module(self) -> Graph:

@@ -93,13 +93,13 @@ def verify_kernels(state: State, executable: Executable) -> Verified:
     probe, kept = _probe(state, executable.threads, arguments)
     kernel_error = _check_calls(probe, arguments, kept)
     _check_plan(probe, kept, outputs)
-    if not state.references:
+    if not state.journal.references:
         return Verified(len(kept), kernel_error, None)
     model_error = _check_graphs(state, arrays, outputs)
     against: list[KernelError] = []
     if state.options.precision != "f32":
         chosen = {n: getattr(state.options, n) for n in ("target", "threads", "jobs", "cache", "tuned")}
-        other, _ = compile_state(state.references[0].clone(), precision="f32", winograd=False, **chosen)
+        other, _ = compile_state(state.journal.references[0].clone(), precision="f32", winograd=False, **chosen)
         against = errors_against_f32(_named(probe, kept), call_results(other, arguments, executable.threads))
     return Verified(len(kept), kernel_error, model_error, tuple(against))
 
@@ -248,7 +248,7 @@ def _check_plan(probe: Graph, kept: list[list[np.ndarray]], outputs: Outputs) ->
 
 
 def _check_graphs(state: State, arrays: dict[str, np.ndarray], outputs: Outputs) -> float:
-    first, last = state.references[0], state.references[-1]
+    first, last = state.journal.references[0], state.journal.references[-1]
     try:
         expected = interpret(first, arrays, float64=True)
         after = expected if last is first else interpret(last, arrays, float64=True)

@@ -139,10 +139,10 @@ def test_a_product_that_each_task_would_compute_whole_is_cut_off(refusing):
     source = window_reverse()
     state, run = compiled(source)
     check(source, state, run)
-    (why,) = state.divided.values()
-    assert why.startswith("general: ") and "without vectors where a row would do" in why
+    (why,) = [n for n in state.journal.notes if "was cut in two" in n]
+    assert "As one kernel, general: " in why and "without vectors where a row would do" in why
     assert sorted(s.rule for s in state.schedules.values()) == ["contraction", "elementwise"]
-    assert any("was cut in two" in note for note in run.package.report["notes"])
+    assert why in run.package.report["notes"]
     assert all(not k["slow"] and k["executed"] <= TOO_MUCH for k in run.package.report["kernels"])
 
 
@@ -198,7 +198,7 @@ def test_parts_have_names_places_and_the_constants_of_the_whole(refusing):
     assert len(product.constants) == 1
     assert all(call.names for call in run.package.program.calls)
     assert list(state.kernels) == list(state.schedules) == list(state.nests)
-    assert all(f"@{name}" in state.texts["fuse"] for name in state.kernels)
+    assert all(f"@{name}" in state.journal.texts["fuse"] for name in state.kernels)
 
 
 def test_verify_and_dumps_see_the_parts(refusing, tmp_path):
