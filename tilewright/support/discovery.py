@@ -2,30 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import pkgutil
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from importlib import metadata
+from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _T = TypeVar("_T")
 
 
 @lru_cache(maxsize=1)
-def _installed_packages() -> Any:
-    """All entry points: they stand in a file of each installed package, which is read once."""
-    return metadata.entry_points()
+def _infos() -> list[str] | None:
+    """The folders that tell of installed packages (``NAME-VERSION.dist-info``), in the order of the path. None where
+    they are not all: archives on the path, finders of others. Then `importlib.metadata` is asked, which takes longer to
+    import than all that loads a package here."""
+    found: list[str] = []
+    others = [f for f in sys.meta_path if f is not PathFinder]
+    if any(hasattr(f, "find_distributions") for f in others):
+        return None
+    for folder in sys.path:
+        try:
+            with os.scandir(folder or os.curdir) as entries:
+                found += [e.path for e in entries if e.name.endswith((".dist-info", ".egg-info", ".egg"))]
+        except NotADirectoryError:
+            return None
+        except OSError:
+            continue
+    return None if any(path.endswith(".egg") for path in found) else found
 
 
-def entry_points(group: str) -> Sequence[metadata.EntryPoint]:
+@lru_cache(maxsize=1)
+def _groups() -> frozenset[str] | None:
+    """The groups of which there are entry points; None if that is not known."""
+    if (infos := _infos()) is None:
+        return None
+    found: set[str] = set()
+    for path in infos:
+        with contextlib.suppress(OSError), open(os.path.join(path, "entry_points.txt"), encoding="utf-8") as f:
+            found.update(re.findall(r"^\s*\[(.*)\]\s*$", f.read(), flags=re.M))
+    return frozenset(found)
+
+
+def entry_points(group: str) -> Sequence[EntryPoint]:
     """Those of a group that installed packages have."""
-    found: Sequence[metadata.EntryPoint] = _installed_packages().select(group=group)
-    return found
+    if (groups := _groups()) is not None and group not in groups:
+        return ()
+    from importlib import metadata
+
+    return tuple(metadata.entry_points(group=group))
+
+
+def installed_version(name: str) -> str:
+    """The version of an installed package. PackageNotFoundError (of `importlib.metadata`) if it is not there.
+
+    >>> installed_version("numpy").count(".")
+    2
+    """
+    wanted = re.sub(r"[-_.]+", "_", name).lower()
+    for path in _infos() or ():
+        called, _, version = os.path.basename(path).removesuffix(".dist-info").partition("-")
+        if path.endswith(".dist-info") and re.sub(r"[-_.]+", "_", called).lower() == wanted:
+            return version
+    from importlib import metadata
+
+    return metadata.version(name)
 
 
 class Registry(Generic[_T]):

@@ -11,7 +11,7 @@ from tilewright.codegen.llvm import memo
 from tilewright.codegen.llvm.cache import KernelCache
 from tilewright.codegen.llvm.memo import KernelMemo
 from tilewright.codegen.llvm.memo_entry import MemoEntry
-from tilewright.driver import compiler, stages
+from tilewright.driver import journal, stages
 from tilewright.driver.build_program import KernelInfo
 from tilewright.schedule import rules
 from tilewright.schedule.nest import Pack
@@ -74,7 +74,7 @@ def test_seconds_of_workers_are_divided(compiled, monkeypatch, tmp_path, capsys)
         return found, {"schedule": 1.0, "emit": 2.0, "assemble": 5.0}
 
     monkeypatch.setattr(KernelMemo, "make", make)
-    for module in (compiler, stages):
+    for module in (journal, stages):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 8.0 * next(clock)))
     made = tw.compile(MODEL, jobs=2, tuned=False, time=True)
     # the clock stands still but when it is read: twice by each stage, and twice within `schedule` for the workers

@@ -222,10 +222,9 @@ def test_checked_branches():
 
 def eager(m):
     """Compiled with both branches in one program."""
-    from tilewright.driver.compiler import build
-    from tilewright.support.options import Options
+    from tilewright.driver.compiler import compile_state
 
-    return build(load(m, check_indices=True), "m", Options(threads=1, check_indices=True), lambda package: None)
+    return compile_state(load(m, check_indices=True), threads=1)[1]
 
 
 def test_checked_dynamic(tmp_path):

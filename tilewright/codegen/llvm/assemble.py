@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ...support.canonical import CANONICALIZE
+from ...support.discovery import installed_version
 from ...support.errors import CompileError
 from ...support.forks import wait_for
 from .llvm_text import to_llvm22
@@ -314,5 +314,5 @@ def toolchain(sources: tuple[Path, ...] = ()) -> str:
     ours = hashlib.sha256(pipeline(64).encode())
     for path in (Path(__file__), Path(__file__).with_name("llvm_text.py"), *sources):
         ours.update(path.read_bytes())
-    versions = (f"{name} {metadata.version(name)}" for name in ("torch-mlir", "llvmlite"))
+    versions = (f"{name} {installed_version(name)}" for name in ("torch-mlir", "llvmlite"))
     return f"{', '.join(versions)}, {ours.hexdigest()[:16]}"

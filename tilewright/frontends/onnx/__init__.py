@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...support import providers
+from ...support.discovery import installed_version
 from ...support.mapped_file import map_file
 from ..protocol import Wanted, existing, is_a, path_of
 
@@ -75,7 +76,7 @@ def _there(source: object) -> Any:
 
 @lru_cache(maxsize=1)
 def _versions() -> tuple[str, ...]:
-    return (f"onnx {metadata.version('onnx')}",)
+    return (f"onnx {installed_version('onnx')}",)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,12 +16,16 @@ from ...codegen.llvm.memo_entry import MemoEntry
 from ...codegen.llvm.worker import compile_kernel
 from ...ir.context import parse, use
 from ...schedule.facts import about
-from ...schedule.rules import Scheduled, schedule
+from ...schedule.rules import Scheduled, rules, schedule
 from ...schedule.split import Divided, split
 from ...tensor.read import read_kernel
+from ..instructions import known_dot_products
 from .description import CpuDescription
 from .emit import emit
 
+# what is imported when the first kernel asks for it: processes that are forked (`support.fork_server`) have it then
+rules()
+known_dot_products()
 #: the schedules of parts that a process made last (see `split`), and for what; it keeps so many
 _parts: tuple[CpuDescription | None, dict[str, Scheduled]] = (None, {})
 _MOST_PARTS = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import metadata
 
 from ... import __version__
 from ...codegen.clike import printer as clike
@@ -15,6 +14,7 @@ from ...codegen.llvm.assemble import assembly, mlir_to_llvm, optimized_llvm
 from ...codegen.llvm.machine import code_key
 from ...codegen.llvm.pool import Compiled, Job, compile_each
 from ...schedule.nest import Nest
+from ...support.discovery import installed_version
 from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .description import CpuDescription
@@ -72,5 +72,5 @@ def _c(nest: Nest, description: CpuDescription) -> str:
 def measured_on(description: CpuDescription) -> tuple[str, str]:
     """What times depend on: the processor, and the versions of what makes the code."""
     caches = f"{description.l1_bytes}/{description.l2_bytes}/{description.l3_bytes}"
-    versions = ", ".join(f"{n} {metadata.version(n)}" for n in ("torch-mlir", "llvmlite"))
+    versions = ", ".join(f"{n} {installed_version(n)}" for n in ("torch-mlir", "llvmlite"))
     return f"{code_key(description)}|{caches}", f"tilewright {__version__}, {versions}"

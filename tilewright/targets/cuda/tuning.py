@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import metadata
 
 from ... import __version__
 from ...codegen.kernel_info import kernel_info
 from ...codegen.llvm.pool import Compiled, compile_each
 from ...codegen.nvptx.emitter import emit
 from ...schedule.nest import Nest
+from ...support.discovery import installed_version
 from ...support.errors import CompileError, TilewrightError
 from ..base import Built
 from .description import CudaDescription
@@ -37,7 +37,7 @@ def build(
 
 def measured_on(description: CudaDescription) -> tuple[str, str]:
     """What times depend on: the GPU, and the versions of what makes the code."""
-    return description.sm, f"tilewright {__version__}, llvmlite {metadata.version('llvmlite')}"
+    return description.sm, f"tilewright {__version__}, llvmlite {installed_version('llvmlite')}"
 
 
 def forms() -> dict[str, Callable[[Nest, CudaDescription], str]]:
