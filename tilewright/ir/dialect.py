@@ -33,16 +33,11 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import ext
+from torch_mlir._mlir_libs import _mlirDialectsIRDL as irdl
 
 from ..support.errors import CompileError, OpError
 from ..support.sizes import Size, Undecided, current, decode, too_large, value_at
 from .types import Type, signless, type_of
-
-
-class Tw(ext.Dialect, name="tw"):  # type: ignore[call-arg, misc]
-    """The MLIR dialect object that the operator classes are attached to."""
-
 
 #: every operator by its mnemonic (``"leaky_relu"``)
 OPERATORS: dict[str, type[Operator]] = {}
@@ -72,7 +67,6 @@ class Operator:
     mnemonic: ClassVar[str]
     operands: ClassVar[tuple[OperandSpec, ...]]
     attributes: ClassVar[dict[str, Any]]
-    mlir_class: ClassVar[type]
     infer: ClassVar[Callable[..., Any]]
     reference: ClassVar[Callable[..., Any]]
     lower: ClassVar[Callable[..., Any]]
@@ -85,7 +79,6 @@ class Operator:
         if cls.mnemonic in OPERATORS:
             raise TypeError(f"operator {cls.mnemonic} is defined twice")
         cls.operands, cls.attributes = _declaration(cls.infer)
-        cls.mlir_class = _mlir_class(cls)
         OPERATORS[cls.mnemonic] = cls
 
 
@@ -106,32 +99,50 @@ def _declaration(infer: Callable[..., Any]) -> tuple[tuple[OperandSpec, ...], di
 GROUPS = 16
 
 
-def _mlir_class(cls: type[Operator]) -> type:
-    """The IRDL-backed MLIR operation of an operator (attributes are checked by `verify`, not by IRDL)."""
-    hints: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    for o in cls.operands:
-        operand: Any = ext.Operand[Any]
-        if o.variadic:
-            hints.update({f"{o.name}_{i}": Sequence[operand] for i in range(GROUPS)})
-            continue
-        if o.optional:
-            operand = operand | None
-            fields[o.name] = None
-        hints[o.name] = operand
-    if cls.multiple:
-        names = [f"results_{i}" for i in range(GROUPS)]
-        hints.update(dict.fromkeys(names, Sequence[ext.Result[Any]]))
-        fields.update((n, ext.result(kw_only=True)) for n in names)  # after optional operands
-    else:
-        hints["result_"], fields["result_"] = ext.Result[Any], ext.result(kw_only=True)
-    namespace = {"__annotations__": hints, **fields}
-    return type(cls.__name__, (Tw.Operation,), namespace, name=cls.mnemonic, traits=[ext.Pure] if cls.pure else [])
+def _definition(cls: type[Operator]) -> str:
+    """The IRDL of an operator (attributes are checked by `verify`, not by IRDL). All operands and results are of any
+    type, each of its own."""
+
+    def groups(name: str) -> list[str]:
+        return [f"{name}_{i}: variadic" for i in range(GROUPS)]
+
+    operands = [
+        group
+        for o in cls.operands
+        for group in (groups(o.name) if o.variadic else [f"{o.name}: {'optional' if o.optional else ''}"])
+    ]
+    results = groups("results") if cls.multiple else ["result_:"]
+    said = [f"{x} %{i}" for i, x in enumerate([*operands, *results])]
+    of = {"operands": said[: len(operands)], "results": said[len(operands) :]}
+    lists = "\n".join(f"irdl.{kind}({', '.join(x)})" for kind, x in of.items() if x)
+    types = "\n".join(f"%{i} = irdl.any" for i in range(len(said)))
+    return f"irdl.operation @{cls.mnemonic} {{\n{types}\n{lists}\n}}"
+
+
+class _NoEffect(ir.MemoryEffectsOpInterface):  # type: ignore[misc]
+    """Operators that touch no memory."""
+
+    @staticmethod
+    def get_effects(op: ir.Operation, effects: Any) -> None:
+        pass
+
+
+class _Speculatable(ir.ConditionallySpeculatable):  # type: ignore[misc]
+    """Operators that may run where nobody needs them."""
+
+    @staticmethod
+    def get_speculatability(op: ir.Operation) -> Any:
+        return ir.Speculatability.Speculatable
 
 
 def load() -> None:
     """Load the dialect into the current context (once; `context.context()` does it)."""
-    Tw.load()
+    text = "\n".join(map(_definition, OPERATORS.values()))
+    irdl.load_dialects(ir.Module.parse(f"irdl.dialect @tw {{\n{text}\n}}"))
+    for cls in OPERATORS.values():
+        if cls.pure:
+            _NoEffect.attach(f"tw.{cls.mnemonic}")
+            _Speculatable.attach(f"tw.{cls.mnemonic}")
 
 
 # ---- attributes ----------------------------------------------------------------------------------------------------
