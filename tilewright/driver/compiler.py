@@ -26,6 +26,7 @@ from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.files import make_folder, written
+from ..support.garbage import rarely_collected
 from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
@@ -117,7 +118,7 @@ def compile_state(
     file = isinstance(source, os.PathLike) or (isinstance(source, str) and "\n" not in source)
     name = Path(source).name if file else "model"
     quiet = chosen.time or bool(chosen.print_after)
-    with limited(chosen.operators, chosen.deadline), Progress(name, quiet=quiet) as state.progress:
+    with rarely_collected(), limited(chosen.operators, chosen.deadline), Progress(name, quiet=quiet) as state.progress:
         return state, _run_stages(todo, state, pipeline)
 
 
