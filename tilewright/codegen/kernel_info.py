@@ -102,16 +102,15 @@ def location_names(location: ir.Location) -> tuple[str, ...]:
 
 def divides_all(nest: Nest) -> bool:
     """Whether threads do nothing but what they share: no thread fills a buffer of its own before a parallel loop."""
-    shared = {p.name for p in nest.params}
+    return _divided(nest.body, {p.name for p in nest.params})
 
-    def divided(s: Stmt) -> bool:
-        if isinstance(s, Seq):
-            return all(map(divided, s.stmts))
-        if isinstance(s, Alloc) and has_parallel(s.body):
-            return divided(s.body)
-        return (isinstance(s, For) and s.bound) or bool(writes(s) & shared)
 
-    return divided(nest.body)
+def _divided(s: Stmt, shared: set[str]) -> bool:
+    if isinstance(s, Seq):
+        return all(_divided(x, shared) for x in s.stmts)
+    if isinstance(s, Alloc) and has_parallel(s.body):
+        return _divided(s.body, shared)
+    return (isinstance(s, For) and s.bound) or bool(writes(s) & shared)
 
 
 def has_parallel(s: Stmt) -> bool:

@@ -24,6 +24,7 @@ from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
 from ..support.files import make_folder, written
+from ..support.garbage import rarely_collected
 from ..support.mapped_file import check as check_files
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
@@ -98,7 +99,7 @@ def run(request: CompileRequest) -> tuple[State, Any]:
     if request.start_after is not None:
         _enter(state, request.start_after)
         todo = todo[[s.name for s in pipeline].index(request.start_after) + 1 :]
-    with limited(chosen.operators, chosen.deadline), progress:
+    with rarely_collected(), limited(chosen.operators, chosen.deadline), progress:
         return state, _run_stages(todo, state, pipeline)
 
 

@@ -25,6 +25,7 @@ from ..tensor.expr import (
     Load,
     Op,
     Var,
+    bottom_up,
     bounds,
     const_value,
     linear,
@@ -32,7 +33,6 @@ from ..tensor.expr import (
     variables,
     walk,
 )
-from ..tensor.expr import children as operands
 from ..tensor.kernel import Kernel, Stage
 from .machine import Machine, OperationCycles, lanes
 from .nest import THREAD, Alloc, For, If, Nest, Stmt, Store, children
@@ -333,29 +333,18 @@ def _hoisted(s: Store, around: tuple[For, ...]) -> float:
     for i in reversed(range(len(around))):
         shorter[i] = shorter[i + 1] / max(around[i].trip or 1, 1)
     made = {n: i for i, f in enumerate(around) for n in f.body.facts.writes}
-    known: dict[int, int] = {}
-
-    def matters(x: Expr) -> int:
-        """How many of the loops around decide the value of an expression."""
-        if id(x) not in known:
-            own = 0
-            if isinstance(x, Var):
-                own = depth.get(x.name, -1) + 1
-            elif isinstance(x, Load):
-                own = made.get(x.buffer, -1) + 1
-            known[id(x)] = max((matters(a) for a in operands(x)), default=0)
-            known[id(x)] = max(known[id(x)], own)
-        return known[id(x)]
-
     seen: set[Expr] = set()
     whole = sum(operations(s.targets))
     if not whole or all(shorter[i] == 1.0 for i in range(len(around))):
         return whole
-    total = 0.0
+    total, matter = 0.0, dict[Expr, int]()  # how many of the loops around decide the value of an expression
     for t in s.targets:
+        for x in bottom_up(t.value, matter.__contains__):
+            own = depth.get(x.name, -1) if isinstance(x, Var) else made.get(x.buffer, -1) if isinstance(x, Load) else -1
+            matter[x] = max(own + 1, *[matter[a] for a in x.parts]) if x.parts else own + 1
         for x in walk(t.value, seen):
             if isinstance(x, Op) and (n := operations_of(x)):
-                total += n * shorter[matters(x)]
+                total += n * shorter[matter[x]]
     return total
 
 

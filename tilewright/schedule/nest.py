@@ -487,22 +487,20 @@ def replace_loads(s: Stmt, buffer: str, f: Callable[[Load], Expr]) -> Stmt:
     """Rewrite every Load of one buffer in a tree; statements without any stay what they are, with what is known of
     them."""
 
-    def here(x: Stmt) -> bool:
-        if isinstance(x, Store):
-            return buffer in x.facts.reads
-        own = [*exprs(x), *(i for _, i in x.prefetch)] if isinstance(x, For) else [*exprs(x)]
-        return any(e.buffer == buffer for o in own for e in loads(o))
+    if buffer not in s.facts.loaded:
+        return s
+    new = with_children(s, tuple([replace_loads(c, buffer, f) for c in children(s)]))
+    if not _reads_itself(new, buffer):
+        return new
+    return map_exprs(new, lambda e: map_loads(e, lambda x: f(x) if x.buffer == buffer else x))
 
-    def replaced(x: Load) -> Expr:
-        return f(x) if x.buffer == buffer else x
 
-    def visit(x: Stmt) -> Stmt:
-        if buffer not in x.facts.loaded:
-            return x
-        new = with_children(x, tuple([visit(c) for c in children(x)]))
-        return map_exprs(new, lambda e: map_loads(e, replaced)) if here(new) else new
-
-    return visit(s)
+def _reads_itself(s: Stmt, buffer: str) -> bool:
+    """Whether a statement reads a buffer, apart from those below it."""
+    if isinstance(s, Store):
+        return buffer in s.facts.reads
+    own = [*exprs(s), *(i for _, i in s.prefetch)] if isinstance(s, For) else [*exprs(s)]
+    return any(e.buffer == buffer for o in own for e in loads(o))
 
 
 def path_to(root: Stmt, match: Callable[[Stmt], bool], names: Set[str] = frozenset()) -> tuple[Stmt, ...] | None:

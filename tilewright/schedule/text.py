@@ -185,19 +185,8 @@ class _Printer:
         if sum([self.size(e) for e in found]) < 2 * _SHARED:  # nothing large is there twice
             return
         uses: dict[Expr, int] = {}
-
-        def count(e: Expr) -> None:
-            """How often an expression is used, those below it first; leaves never get a name."""
-            below = children(e)
-            if below and e in uses:
-                uses[e] += 1
-            elif below:
-                for c in below:
-                    count(c)
-                uses[e] = 1
-
         for e in found:
-            count(e)
+            _count(e, uses)
         deep: dict[Expr, int] = {}
         for e, n in uses.items():
             deep[e] = 1 + max([deep.get(c, 1) for c in children(e)])
@@ -276,6 +265,17 @@ class _Printer:
                     if not product:
                         return f"{self.expr(a, _SUM)} - {self.expr(x, _PRODUCT)}"
         return f"{self.expr(a, _SUM)} + {self.expr(b, _PRODUCT)}"
+
+
+def _count(e: Expr, uses: dict[Expr, int]) -> None:
+    """How often an expression is used, those below it first; leaves never get a name."""
+    below = children(e)
+    if below and e in uses:
+        uses[e] += 1
+    elif below:
+        for c in below:
+            _count(c, uses)
+        uses[e] = 1
 
 
 def _type(b: Buffer) -> str:

@@ -7,7 +7,6 @@ end when the process that started them does, however it ended.
 from __future__ import annotations
 
 import contextlib
-import gc
 import mmap
 import os
 import site
@@ -18,6 +17,8 @@ import threading
 import weakref
 from pathlib import Path
 from typing import Any
+
+from .garbage import collect_rarely
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: where this process was when it began: `python -m` and `python -c` put that folder on the path
@@ -134,7 +135,7 @@ def enter(lifeline: int) -> None:
     """End this process as soon as the parent has ended (not only when it next reads from it)."""
     global _entered
     _entered = True
-    gc.set_threshold(200_000, 20, 50)  # a compilation makes many objects, few of them in circles: 5% of its time
+    collect_rarely()
     if lifeline < 0:
         return
     os.set_inheritable(lifeline, False)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: the kind of groups that another processor runs; their functions have the attribute ``tw.taken``
 TAKEN = "taken"
+_SLICES = VIEWS | {"tensor.extract_slice"}
 
 
 def outline(graph: Graph, analysis: Analysis, groups: list[Group]) -> Graph:
@@ -107,49 +108,46 @@ class _Outliner:
         inside = {m.op for m in members}
         inputs: dict[ir.Value, None] = {}
         body: dict[ir.Operation, None] = {}
-
-        def need(v: ir.Value) -> None:
-            """Collect the operations to copy, and the outside values they read."""
-            owner = v.owner
-            if isinstance(owner, ir.Block):
-                inputs[v] = None
-                return
-            op = owner.operation
-            if op in body:
-                return
-            if (
-                op in inside
-                or op.name in FREE
-                or (op.name in VIEWS | {"tensor.extract_slice"} and self.comes_from(op, inside))
-            ):
-                for o in _all_operands(op):
-                    need(o)
-                body[op] = None
-            elif op.name == "tensor.extract_slice":
-                need(op.operands[0])
-                body[op] = None
-            else:
-                inputs[v] = None
-
         for m in members:
-            need(m.op.results[0])
+            self.need(m.op.results[0], inside, inputs, body)
         outputs = [r for m in members for r in m.op.results if self.used_outside(r, inside)]
         return members, list(inputs), list(body), outputs
+
+    def need(
+        self, v: ir.Value, inside: set[ir.Operation], inputs: dict[ir.Value, None], body: dict[ir.Operation, None]
+    ) -> None:
+        """Collect the operations to copy for a value, and the outside values that they read."""
+        owner = v.owner
+        if isinstance(owner, ir.Block):
+            inputs[v] = None
+            return
+        op = owner.operation
+        if op in body:
+            return
+        name = op.name
+        if op in inside or name in FREE or (name in _SLICES and self.comes_from(op, inside)):
+            for o in _all_operands(op):
+                self.need(o, inside, inputs, body)
+            body[op] = None
+        elif name == "tensor.extract_slice":
+            self.need(op.operands[0], inside, inputs, body)
+            body[op] = None
+        else:
+            inputs[v] = None
 
     def comes_from(self, op: ir.Operation, inside: set[ir.Operation]) -> bool:
         """Whether a view looks at a value made inside the kernel."""
         if isinstance(op.operands[0].owner, ir.Block):
             return False
         source = op.operands[0].owner.operation
-        slices = VIEWS | {"tensor.extract_slice"}
-        return source in inside or source.name in FREE or (source.name in slices and self.comes_from(source, inside))
+        return source in inside or source.name in FREE or (source.name in _SLICES and self.comes_from(source, inside))
 
     def used_outside(self, value: ir.Value, inside: set[ir.Operation]) -> bool:
         for use in value.uses:
             user = self.top_level(use.owner.operation)
             if user in inside:
                 continue
-            if user.name in VIEWS | {"tensor.extract_slice"}:
+            if user.name in _SLICES:
                 if self.used_outside(user.results[0], inside):
                     return True
                 continue

@@ -55,7 +55,12 @@ class Emitted:
 
 def emit(nest: Nest, machine: VectorMachine, plugged: Sequence[Callable[[Core], Part]] = ()) -> Emitted:
     """MLIR of a finished nest. `plugged` makes the parts for instructions that only this target has."""
-    return Emitter(nest, machine, plugged).run()
+    emitter = Emitter(nest, machine, plugged)
+    try:
+        return emitter.run()
+    finally:  # its parts refer to it: what it holds goes now, not when garbage is collected
+        for x in (emitter, emitter.text, emitter.at):
+            vars(x).clear()
 
 
 class Emitter:

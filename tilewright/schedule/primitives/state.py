@@ -261,19 +261,7 @@ class State:
         return scope
 
     def _replace(self, old: Stmt, new: Stmt | None) -> None:
-        def visit(s: Stmt) -> Stmt | None:
-            if s is old:
-                return new
-            if not old.facts.names <= s.facts.names:
-                return s
-            kept = [visit(c) for c in children(s)]
-            if isinstance(s, Seq):
-                return seq(*kept) if any(k is not None for k in kept) else None
-            if any(k is None for k in kept):
-                return None
-            return with_children(s, tuple(kept))  # type: ignore[arg-type]
-
-        self.body = visit(self.body) or Seq(())
+        self.body = _without(self.body, old, new) or Seq(())
 
     def fresh(self, base: str) -> str:
         """`base`, with a number if a loop, buffer, block or token has that name."""
@@ -449,6 +437,20 @@ def _allocate(root: Stmt, b: Buffer) -> Stmt:
     else:
         new = Alloc(b, s)
     return _swap(root, s, new)
+
+
+def _without(s: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+    """`s` with `new` in place of `old`; None if nothing is left."""
+    if s is old:
+        return new
+    if not old.facts.names <= s.facts.names:
+        return s
+    kept = [_without(c, old, new) for c in children(s)]
+    if isinstance(s, Seq):
+        return seq(*kept) if any(k is not None for k in kept) else None
+    if any(k is None for k in kept):
+        return None
+    return with_children(s, tuple(kept))  # type: ignore[arg-type]
 
 
 def _swap(root: Stmt, old: Stmt, new: Stmt) -> Stmt:
