@@ -1,9 +1,19 @@
 """Kernels from MLIR to objects: literals bit for bit, what lowers, what is refused."""
 
+import re
+
 import numpy as np
 import pytest
 
-from tilewright.codegen.llvm.assemble import assemble, assembly, mlir_to_llvm, optimized_llvm
+from tilewright.codegen.llvm.assemble import (
+    SHORT_PIPELINE,
+    _Lowering,
+    assemble,
+    assembly,
+    mlir_to_llvm,
+    optimized_llvm,
+    pipeline,
+)
 from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.llvm.llvm_text import to_llvm22
 from tilewright.program.program import BufferRef, Call, Program, TensorInfo
@@ -160,6 +170,23 @@ def test_the_signature_is_bare_pointers_and_keeps_attributes():
     assert head.count("ptr") == 3 and head.count("i64 %") == 2
     assert "noalias" in head and "align 64" in head
     assert "define internal float @helper" in text  # other objects may have a helper of that name
+
+
+def test_the_short_pipeline_gives_the_same_code(monkeypatch):
+    """But for what it leaves, and the logarithm that it would approximate: these go the long way."""
+    usual = EVERYTHING.replace("math.erf", "math.absf").replace("math.exp %f", "math.sqrt %f")
+    usual = re.sub(r"memref.global.*|%t = memref.get_global.*", "", usual).replace("%t[%c0]", "%view[%c0]")
+    usual = usual.replace("memref.load %view[%c0] : memref<4xf32>", "memref.load %view[%c0] : memref<1024xf32>")
+    ran: list[str] = []
+    run = _Lowering.run
+    monkeypatch.setattr(_Lowering, "run", lambda self, module, passes: (ran.append(passes), run(self, module, passes)))
+    short = mlir_to_llvm(usual, "k")
+    assert ran == [",".join(SHORT_PIPELINE)]
+    for rare in (EVERYTHING, usual.replace("math.sqrt %f", "math.log1p %f")):
+        mlir_to_llvm(rare, "k")
+    assert ran[1:] == [pipeline(64)] * 2
+    monkeypatch.setattr("tilewright.codegen.llvm.assemble._RARE", (re.compile(""),))
+    assert mlir_to_llvm(usual, "k") == short and ran[3:] == [pipeline(64)]
 
 
 @pytest.mark.skipif(host().arch != "x86_64" or host().vector_bytes != 64, reason="needs AVX-512")
