@@ -5,7 +5,6 @@ ONNX's own operator tests, then models of our own against ONNX Runtime.
 
 from __future__ import annotations
 
-import warnings
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.loader import load_model_tests
 from support import onnx_models
+from support.onnx_cases import load_cases
 from support.onnx_models import graph, node, value
 
 import tilewright as tw
@@ -29,11 +28,7 @@ PATTERNS = (
     "test_range_*", "test_reshape_negative_dim", "test_slice_start_out_of_bounds", "test_constantofshape_*",
 )  # fmt: skip
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the suite makes its data with NumPy code that overflows
-    CASES = sorted(
-        {c.name: c for kind in ("simple", "node") for c in load_model_tests(kind=kind)}.values(), key=lambda c: c.name
-    )
+CASES = sorted({c.name: c for kind in ("simple", "node") for c in load_cases(kind)}.values(), key=lambda c: c.name)
 CASES = [c for c in CASES if any(fnmatchcase(c.name, p) for p in PATTERNS)]
 
 

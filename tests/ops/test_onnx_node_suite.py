@@ -4,7 +4,6 @@ linalg."""
 from __future__ import annotations
 
 import runpy
-import warnings
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from onnx.backend.test.loader import load_model_tests
+from support.onnx_cases import load_cases
 
 from tilewright.frontends.onnx import load
 from tilewright.graph.interpret import interpret
@@ -29,9 +28,7 @@ run_linalg = runpy.run_path(str(HERE / "linalg_reference.py"))["run_linalg"]
 
 
 def cases():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        every = [case for kind in ("node", "simple") for case in load_model_tests(kind=kind)]
+    every = [case for kind in ("node", "simple") for case in load_cases(kind)]
     return [case for case in every if case.name not in COMPARED_ELSEWHERE]
 
 

@@ -12,10 +12,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
+sys.path[:0] = [str(Path(__file__).parents[i]) for i in (0, 1, 2, 3)]
 
 from conformance_table import not_comparable  # noqa: E402
 from isolated import run_isolated  # noqa: E402
+from support.onnx_cases import load_cases  # noqa: E402
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 #: seconds for one test
@@ -36,11 +37,7 @@ class Result:
 
 def cases(kinds: Sequence[str] = KINDS) -> list[tuple[str, Any]]:
     """(kind, test case) of the installed onnx package."""
-    from onnx.backend.test.loader import load_model_tests
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [(kind, case) for kind in kinds for case in load_model_tests(kind=kind)]
+    return [(kind, case) for kind in kinds for case in load_cases(kind)]
 
 
 def sample(all_cases: list[tuple[str, Any]], every: int = 10) -> list[tuple[str, Any]]:
