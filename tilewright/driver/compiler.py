@@ -30,7 +30,7 @@ from ..support.mapped_file import check as check_files
 from ..support.options import Options
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
-from ..targets.base import Enterable, Remembering, Warmable, find
+from ..targets.base import find
 from . import given
 from .inside import Inside, Observer
 from .narrow import ROUNDS, narrowed
@@ -108,7 +108,7 @@ def compile_state(
     state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
-    if not keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
+    if not keep and chosen.cache and plain and all_ours():
         state.memo = target.memo(state.description)
     todo = list(pipeline)
     if start_after is not None:
@@ -194,7 +194,7 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
                 f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
                 hint="leave out buckets, or the inputs that give all shapes",
             )
-        if stage.name == "import" and state.ahead and isinstance(state.target, Warmable) and chosen.job_count > 1:
+        if stage.name == "import" and state.ahead and chosen.job_count > 1:
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
@@ -316,8 +316,6 @@ def _enter(state: State, after: str) -> None:
     elif stage.name == "schedule":
         given.enter(state, path)
     elif stage.level == 5:
-        if not isinstance(state.target, Enterable):
-            raise UsageError(f"target {state.target.name} cannot continue from {after}")
         state.target.enter(state, path)
     else:
         raise UsageError(f"the pipeline cannot continue from {after}", hint="continue from import ... schedule, emit")

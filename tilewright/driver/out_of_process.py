@@ -87,12 +87,11 @@ def _tidy(changed: bool) -> None:
 def _compile(entry: CacheEntry, options: Options) -> str:
     from dataclasses import fields
 
-    from ..targets.base import Warmable, find
+    from ..targets.base import find
     from .compiler import compile_state
 
-    target = find(options.target)
-    if isinstance(target, Warmable):  # with several jobs a process starts while this one reads the model
-        target.start(1 if options.job_count > 1 else 0)
+    # with several jobs a process starts while this one reads the model
+    find(options.target).start(1 if options.job_count > 1 else 0)
     state, made = compile_state(
         entry.model,
         keep=False,

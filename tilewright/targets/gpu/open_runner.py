@@ -37,7 +37,7 @@ PART_ALIGN_BYTES = 256
 
 
 class OpenGpuRunner(GpuRunner):
-    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas
+    """See `GpuRunner`; PackageError for a kernel whose formulas
     are none of the program's dimensions."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -108,7 +108,7 @@ class OpenGpuContext(GpuContext):
     # ---- sizes
 
     def resize(self, table: int, arena: int) -> None:
-        """See `tilewright.targets.base.SizedContext`."""
+        """See `tilewright.targets.base.Context`."""
         names = self.open.names
         dims, starts = len(names), len(names) + len(self.open.starts)
         count = starts + len(self.open.copies)

@@ -12,7 +12,7 @@ import numpy as np
 from ...program.program import COPY, BufferRef
 from ...program.states import StateBuffers
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END
-from ..base import not_at_once
+from ..base import Context, ProgramRunner
 from .constants import Uploaded, uploaded
 from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step, StepTimes
 from .kernels import GpuKernel
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from ...program.timeline import Stamps
 
 
-class GpuRunner:
+class GpuRunner(ProgramRunner):
     """A package's kernels and constants on a device (`tilewright.targets.base.ProgramRunner`).
 
     The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
     of an object of the package; `states` are the buffers of its states.
     """
 
-    seconds_per_tick = 1e-9
     threads = 1
 
     def __init__(
@@ -66,13 +65,11 @@ class GpuRunner:
         return self
 
 
-class GpuContext:
+class GpuContext(Context):
     """Memory on the device for one run at a time, and the run, recorded.
 
     Where a state has two buffers there is a recording for each of them that has the value.
     """
-
-    enter = staticmethod(not_at_once)
 
     def __init__(self, runner: GpuRunner, device: Device) -> None:
         self.device, self.runner, program = device, runner, runner.program
@@ -155,9 +152,6 @@ class GpuContext:
             raise
         for state, info in zip(self.states, self.program.states, strict=True):
             state.done(info.swapped)
-
-    def judge(self) -> None:
-        """Nothing to adapt: runs do not differ."""
 
     def close(self) -> None:
         """Buffers go with the context."""
