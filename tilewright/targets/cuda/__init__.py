@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
@@ -71,8 +70,7 @@ class CudaTarget(OnDevice):
         """See `tilewright.targets.base.Target`: LLVM IR is made to see that it can be."""
         from ...codegen.nvptx.emitter import emit
 
-        launch = emit(nest, self.describe()).launch
-        return launch.threads * prod(launch.grid)
+        return emit(nest, self.describe()).launch.units
 
     def unpack(self, data: bytes) -> CudaKernel:
         from .stages import CudaKernel
