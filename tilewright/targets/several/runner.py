@@ -21,7 +21,7 @@ from ..base import Context, ProgramRunner, Target
 from ..gpu.constants import Uploaded, uploaded
 from ..gpu.device import Device, DeviceKernel
 from ..gpu.states import DeviceState
-from .memory import DeviceMemory
+from .memory import SegmentMemory
 from .segments import BESIDE, BOUNCE, HOST, Segment, bounces, host_arena, host_program, segments
 from .states import Kept, kept, take
 from .timing import RunClock
@@ -135,10 +135,10 @@ class SeveralContext(Context):
             if segment.device > HOST:
                 self.memory[segment.device].whole(n, segment)
 
-    def on_device(self, number: int, device: Device) -> DeviceMemory:
+    def on_device(self, number: int, device: Device) -> SegmentMemory:
         states = {i: s for i, s in enumerate(self.states) if isinstance(s, DeviceState) and s.device is device}
         here = {i: c for i, c in self.runner.constants.items() if self.program.constants[i].device == number}
-        return DeviceMemory(device, number, self.program, self.runner.kernels.get(number, {}), here, states)
+        return SegmentMemory(device, number, self.program, self.runner.kernels.get(number, {}), here, states)
 
     # ---- running ----
 
