@@ -376,7 +376,7 @@ _TARGETS: Registry[Target] = Registry(
     "tilewright.targets",
     "TARGET",
     lambda x: isinstance(x, Target),
-    ("name", "doc", "describe", "stages", "configured"),
+    ("name", "doc", "describe", "stages"),
 )
 
 

@@ -292,3 +292,6 @@ def test_targets_of_a_program_of_its_own(own):
     with pytest.raises(UsageError, match="no target") as e:
         base.register(SimpleNamespace(name="half"))
     assert "describe" in e.value.hint
+    with pytest.raises(UsageError, match="no target") as e:
+        base.register(SimpleNamespace(name="all", doc="", describe=None, stages=None))
+    assert "inherit" in e.value.hint
