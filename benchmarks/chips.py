@@ -149,7 +149,7 @@ def said(p: Planned, formats: Formats, work: int) -> dict[str, Any]:
 
 def measure(layer: Layer, target: Any, trials: int) -> dict[str, Any]:
     """A layer as planned, and as tuned."""
-    formats = target.formats
+    formats = target.coprocessor.formats
     s = select(layer.kernel, formats.listing)
     work = work_of(s)
     options = Options.of(target=target.name, threads=1)
@@ -186,7 +186,7 @@ def network(name: str, model: Any, target: str) -> dict[str, Any]:
     how: dict[str, Any] = {"target": f"cpu+{target}", "threads": 1, "cache": False, "tuned": False}
     state, _ = compile_state(model, stop_after="schedule", **how)
     lowered, _ = compile_state(model, stop_after="lower", **how)
-    formats = state.target.formats
+    formats = state.target.coprocessor.formats
     calls = Counter(op.attributes["callee"].value for op in state.module.operations() if op.name == "func.call")
     chip, host = [], []
     for kernel, times in calls.items():

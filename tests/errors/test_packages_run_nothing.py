@@ -96,12 +96,12 @@ def test_what_the_host_does_alone_runs_without_the_chip(tmp_path, monkeypatch, e
 
 def test_another_content_of_a_chip_is_another_chip(tmp_path):
     """What is kept by a chip's name is kept by its file's content."""
-    from tilewright.targets.base import find, name_in_packages
+    from tilewright.targets.base import find
 
     names = []
     for text in (CHIP, CHIP + "\n# later\n", CHIP):
         (tmp_path / "other.py").write_text(text)
-        names.append(name_in_packages(find(f"cpu+{tmp_path / 'other.py'}:array=8")))
+        names.append(find(f"cpu+{tmp_path / 'other.py'}:array=8").recorded)
     assert names[0] == names[2] != names[1]
     assert names[0].startswith("cpu+other.py#") and names[0].endswith(":array=8")
 

@@ -14,8 +14,24 @@ from support.cuda_emulator import Places, launch
 from support.cuda_tensor_maps import encode, told
 from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.nvptx.emitter import NvptxKernel
+from tilewright.program.package import Package
+from tilewright.targets.cuda.device import CudaDevice, check
+from tilewright.targets.cuda.driver import Driver
+from tilewright.targets.cuda.stages import CudaKernel
+from tilewright.targets.gpu.runner import GpuRunner
 
 SAID = {2: b"out of memory", 700: b"an illegal memory access was encountered", 1: b"invalid argument"}
+
+
+def runner(package: Package, driver: Callable[[], Driver]) -> GpuRunner:
+    """A package over a driver, which is asked for when it first runs."""
+
+    def device() -> CudaDevice:
+        found = CudaDevice(driver())
+        check(str(package.description["sm"]), *found.driver.capability())
+        return found
+
+    return GpuRunner(package, device, CudaKernel.from_bytes)
 
 
 class EmulatedDriver:

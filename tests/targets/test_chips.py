@@ -205,7 +205,7 @@ def test_several_chips_of_one_file_with_a_file_beside_it(tmp_path):
         assert (first.chip.clock, second.chip.clock) == (clock, 2 * clock)
         assert find(second.name).chip.clock == 2 * clock
         assert find(find(f"{path}:second,array=2").name).chip.array == 2
-        seen.append(first.tuned_on()[1])
+        seen.append(first.coprocessor.tuned_on()[1])
     assert seen[0] != seen[1], "the file beside it has changed"
     other = tmp_path / "other"
     other.mkdir()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import TensorProto
-from support.cuda_driver import EmulatedDriver
+from support.cuda_driver import EmulatedDriver, runner
 from support.cuda_emulator import Places, launch, needs_compiler
 from support.onnx_models import model, node, value
 from support.ptxas import assembled
@@ -24,7 +24,7 @@ from tilewright.targets import base
 from tilewright.targets.cuda import ceilings as products
 from tilewright.targets.cuda import device as module
 from tilewright.targets.cuda import driver, stages, tuning
-from tilewright.targets.cuda.device import CudaDevice, runner
+from tilewright.targets.cuda.device import CudaDevice
 from tilewright.targets.cuda.driver import Driver, names
 from tilewright.targets.gpu import ceilings
 

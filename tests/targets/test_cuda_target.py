@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cuda_driver import EmulatedDriver
+from support.cuda_driver import EmulatedDriver, runner
 from support.cuda_emulator import needs_compiler
 from support.onnx_models import model, node, value
 from support.ptxas import assembled
@@ -22,7 +22,6 @@ from tilewright.support.errors import CompileError, PackageError, TilewrightErro
 from tilewright.targets import base
 from tilewright.targets.cuda import driver, stages
 from tilewright.targets.cuda.description import MACHINES, CudaDescription
-from tilewright.targets.cuda.device import runner
 from tilewright.targets.cuda.driver import Driver
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"

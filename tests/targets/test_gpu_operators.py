@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 from support import opaque_kernels as ops
-from support.cuda_driver import EmulatedDriver
+from support.cuda_driver import EmulatedDriver, runner
 from support.cuda_emulator import needs_compiler
 from support.gpus import device_of
 from support.ptxas import assembled
@@ -22,7 +22,6 @@ from tilewright.schedule.finish import finish
 from tilewright.schedule.rules.gpu import top_k
 from tilewright.targets.cuda import stages
 from tilewright.targets.cuda.description import SM_80
-from tilewright.targets.cuda.device import runner
 from tilewright.targets.cuda.driver import Driver
 
 KINDS = ("cumsum", "top_k", "scatter_elements", "scatter_nd", "non_zero")

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
-from support.cuda_driver import EmulatedDriver
+from support.cuda_driver import EmulatedDriver, runner
 from support.cuda_emulator import needs_compiler
 from support.gpus import device_of
 from support.ptxas import assembled
 
 import tilewright as tw
 from tilewright.targets.cuda import stages
-from tilewright.targets.cuda.device import runner
 from tilewright.targets.cuda.driver import Driver
 
 #: what is computed of x: rows along the last axis, along an axis, over axes

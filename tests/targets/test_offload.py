@@ -210,6 +210,31 @@ def test_a_saved_package_wants_the_function_again(tmp_path):
     assert "tw.offload" in e.value.hint
 
 
+@pytest.mark.parametrize("other", ["mine", "outer4"])
+def test_states_beside_a_host(other, tmp_path):
+    """A state is the host's memory: a kernel of either may read it and write its next value."""
+    tw.offload("mine", lambda op: op.name in ("matmul", "add"), by_reference)
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Add", ["a", "past"], ["present"]),
+        node("Tanh", ["present"], ["y"]),
+    ]
+    out = dict.fromkeys(("present", "y"), (F32, [6, 12]))
+    model = make(nodes, {"x": (F32, [6, 8]), "past": (F32, [6, 12])}, out, {"w": WEIGHTS[0]})
+    made = tw.compile(model, target=f"cpu+{other}", states={"past": "present"}, threads=1)
+    assert f" runs on {other}: " in str(made.explain())
+    made.save(tmp_path / "m.tw")
+    for run in (made, tw.load(tmp_path / "m.tw", threads=1)):
+        for n in (1, 2, 3):
+            assert np.abs(run(X)[0] - np.tanh(n * (X @ WEIGHTS[0]))).max() < 1e-5
+
+
+def test_a_profile_times_the_functions():
+    tw.offload("mine", products, by_reference)
+    found = tw.compile(layers(), target="cpu+mine", threads=1).profile([X], repeats=2).kernels
+    assert {k.symbol.partition("_")[0] for k in found} > {"matmul"} and all(k.seconds > 0 for k in found)
+
+
 def test_packages_need_no_mlir(tmp_path):
     tw.offload("mine", products, by_reference)
     path = tmp_path / "model.tw"

@@ -258,4 +258,4 @@ def test_a_damaged_kernel_is_refused(tmp_path):
         run.package, objects={symbol: replace(kernel, open=replace(kernel.open, table=("heads",))).pack()}
     )
     with pytest.raises(PackageError, match="'heads' is no formula of sizes"):
-        base.find("opencl").load_with_sizes(package, 1, None)
+        base.find("opencl").load(package, 1)

@@ -15,7 +15,7 @@ import pytest
 from support.gpus import device_of
 
 import tilewright as tw
-from tilewright.codegen.clike.function import DispatchSize
+from tilewright.codegen.gpu.open_launch import Launch
 from tilewright.support.errors import UnsupportedError, UsageError
 from tilewright.targets.gpu.device import BufferSlice, Dispatch, Move, Run
 from tilewright.targets.gpu.kernels import GpuKernel
@@ -60,7 +60,7 @@ def test_the_steps_of_a_site_mean_the_model(site, digits_cases):
             continue
         k = program["kernels"][step["kernel"]]
         n = k["arguments"]
-        own = GpuKernel(k["entry"], k["text"], DispatchSize(grid=tuple(k["grid"])), (True,) * n, pieces=(1,) * n)
+        own = GpuKernel(k["entry"], k["text"], Launch(grid=tuple(k["grid"])), (True,) * n, pieces=(1,) * n)
         steps.append(Dispatch(own, tuple(map(part, step["arguments"]))))
     images, probabilities, _ = digits_cases
     device.write(buffers["input"][0], images[:1].copy().view(np.uint8).reshape(-1))

@@ -133,7 +133,7 @@ def compile_command(
 
     from ..runtime.export import exports
     from ..support.numbers import size
-    from ..targets.base import Joining, find
+    from ..targets.base import find
 
     if output is None and options["stop_after"] is None:
         exported = exports(find(options["target"]))
@@ -159,7 +159,7 @@ def compile_command(
     result: Any = tw.compile(source, **options)
     if folder and output is not None:
         target = find(options["target"])
-        joined = target.joined if isinstance(target, Joining) and settings.get("fallback") != "no" else ()
+        joined = target.joined if settings.get("fallback") != "no" else ()
         others = [tw.compile(source, **{**options, "target": name}) for name in joined]
         written = result.export(output, beside=others, **settings) if others else result.export(output, **settings)
         note(f"{output}: {', '.join(p.name for p in written)}, compiled in {time.perf_counter() - start:.2f} s")

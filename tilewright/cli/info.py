@@ -26,10 +26,9 @@ def targets(debug: Debug = False) -> None:
     rows = []
     for name, target in sorted(base.targets().items()):
         rows.append((name, target.doc))
-        if isinstance(target, base.DeviceTarget):
-            with contextlib.suppress(TilewrightError):  # `doctor` says why there is none
-                rows += [(f"{name}:device={i}", d) for i, d in enumerate(target.device_list())]
-    able = ", ".join(name for name, t in sorted(base.targets().items()) if isinstance(t, base.Sharing))
+        with contextlib.suppress(TilewrightError):  # `doctor` says why there is none
+            rows += [(f"{name}:device={i}", d) for i, d in enumerate(target.device_list())]
+    able = base.able(lambda t: t.shares)
     rows.append(("A+B", f"several of {able} in one program (docs/programs.md), or cpu+CHIP"))
     table(("target", "what it is"), rows)
 

@@ -72,12 +72,12 @@ def tune_command(
       tilewright db list
     """
     from ..driver.tuning_database import Database
-    from ..targets.base import PlanTaker, find
+    from ..targets.base import find
     from ..tune.pretrained import load
     from ..tune.tuner import tune
 
     set_debug(debug)
-    if isinstance(find(target), PlanTaker):
+    if (chip := find(target).coprocessor) is not None and chip.tuned_on():
         note("plans are timed by the chip's simulator: results hold for its description, on any machine")
     else:
         guide = load(target) if pretrained else None

@@ -78,7 +78,7 @@ def _check(options: Options) -> None:
             "buckets are sizes that programs are made for, ahead or in calls: nothing is left for the background",
             hint="leave out buckets, or specialize='background'",
         )
-    if not isinstance(base.find(options.target), base.SizeTaker):
+    if not base.find(options.target).takes_sizes:
         raise UsageError(
             f"target {options.target!r} has no open dimensions, so while something is compiled in the background no "
             "program could serve the calls",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch_mlir import ir
@@ -25,11 +25,14 @@ from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
 from ..support.lazy_array import LazyArray
 from ..support.sizes import current, highest, value_at
-from ..targets.base import SeveralDevices
+from ..targets.base import Target
 from ..tensor.analysis import VIEWS, source_of
 from ..tensor.devices import argument_device
 from .open_program import open_plan
 from .states import find_states
+
+if TYPE_CHECKING:
+    from .placement import Placed
 
 
 def build_program(
@@ -41,7 +44,7 @@ def build_program(
     consume: bool = False,
     lazy: bool = False,
     states: Mapping[str, str] | None = None,
-    devices: SeveralDevices | None = None,
+    devices: Target | Placed | None = None,
     growing: Mapping[str, Growth] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
@@ -66,7 +69,7 @@ class _Builder:
         consume: bool,
         lazy: bool,
         states: Mapping[str, str] | None,
-        devices: SeveralDevices | None,
+        devices: Target | Placed | None,
         growing: Mapping[str, Growth],
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices

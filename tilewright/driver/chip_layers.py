@@ -12,8 +12,7 @@ from ..support.errors import UsageError
 from ..targets.accelerator.binary import Formats
 from ..targets.accelerator.layers import LayerRun, work_of
 from ..targets.accelerator.match import select
-from ..targets.accelerator.stages import OnChip
-from ..targets.accelerator.target import ChipBesideHost, ChipTarget
+from ..targets.accelerator.stages import ChipKernels, OnChip
 from ..targets.base import find
 from .compiler import compile_state
 
@@ -35,10 +34,12 @@ def chip_layers(source: Any, target: str, **options: Any) -> ChipLayers:
         layers = chip_layers("model.onnx", "cpu+systolic32")
         print(layers.runs[0].timing.cycles)
     """
-    if not isinstance(found := find(target), (ChipTarget, ChipBesideHost)):
+    if not isinstance((found := find(target)).coprocessor, ChipKernels):
         raise UsageError(f"target {found.name!r} has no chip", hint="cpu+systolic32, say: `tilewright targets`")
     state, _ = compile_state(source, target=target, **{**options, "cache": False, "stop_after": "schedule"})
-    formats: Formats = state.target.formats  # type: ignore[attr-defined]
+    chip = state.target.coprocessor
+    assert isinstance(chip, ChipKernels)
+    formats = chip.formats
     runs = []
     for op in state.module.operations():
         if op.name != "func.call":
@@ -48,7 +49,7 @@ def chip_layers(source: Any, target: str, **options: Any) -> ChipLayers:
         if isinstance(made, OnChip) and made.planned is not None:
             work = work_of(select(state.kernels[symbol], formats.listing))
             runs.append(LayerRun.of(symbol, location_names(op.location), made.planned, formats, work))
-    notes = tuple(state.target.notes())  # type: ignore[attr-defined]
+    notes = tuple(chip.notes())
     if not runs:
         raise UsageError(f"{target} runs nothing of the model on the chip", hint="; ".join(notes[:3]))
     return ChipLayers(tuple(runs), formats, notes)

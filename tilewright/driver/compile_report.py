@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..schedule.facts import about
-from ..targets.base import Partitioning
 from ..tensor.devices import devices_of
 from .kernel_errors import precision_notes
 from .state import Stage, State
@@ -21,8 +20,8 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
             levels.append({"stage": stage.name, "level": stage.level, "text": stage.doc, "seconds": seconds})
     kernels = [*_kernel_reports(state), *(known.report for known in state.recalled.values())]
     notes = [*precision_notes(state), *state.journal.notes]
-    if isinstance(state.target, Partitioning):
-        notes += state.target.notes()
+    if state.target.coprocessor is not None:
+        notes += state.target.coprocessor.notes()
     if state.tuned is not None:
         notes += state.tuned.notes()
         notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]

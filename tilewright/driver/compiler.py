@@ -28,7 +28,7 @@ from ..support.garbage import rarely_collected
 from ..support.mapped_file import check as check_files
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
-from ..targets.base import Enterable, Remembering, Warmable, find
+from ..targets.base import find
 from . import given
 from .journal import Journal
 from .narrow import ROUNDS, narrowed
@@ -93,7 +93,7 @@ def run(request: CompileRequest) -> tuple[State, Any]:
     state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or request.start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
-    if not request.keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
+    if not request.keep and chosen.cache and plain and all_ours():
         state.memo = target.memo(state.description)
     todo = list(pipeline)
     if request.start_after is not None:
@@ -175,12 +175,7 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
                 f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
                 hint="leave out buckets, or the inputs that give all shapes",
             )
-        if (
-            stage.name == "import"
-            and state.request.ahead
-            and isinstance(state.target, Warmable)
-            and chosen.job_count > 1
-        ):
+        if stage.name == "import" and state.request.ahead and chosen.job_count > 1:
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
@@ -274,8 +269,6 @@ def _enter(state: State, after: str) -> None:
     elif stage.name == "schedule":
         given.enter(state, path)
     elif stage.level == 5:
-        if not isinstance(state.target, Enterable):
-            raise UsageError(f"target {state.target.name} cannot continue from {after}")
         state.target.enter(state, path)
     else:
         raise UsageError(f"the pipeline cannot continue from {after}", hint="continue from import ... schedule, emit")

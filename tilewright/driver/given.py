@@ -20,7 +20,7 @@ from ..schedule.schedule import Schedule
 from ..schedule.trace import replay
 from ..support.errors import ModelError, TilewrightError, UsageError
 from ..targets.base import Target
-from ..targets.beside.stages import Taken
+from ..targets.several.stages import Taken
 from ..tensor.expr import Buffer
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel

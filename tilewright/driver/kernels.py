@@ -22,7 +22,7 @@ from ..schedule.nest import Nest
 from ..schedule.schedule import Schedule
 from ..support.errors import CompileError, InputError, UsageError
 from ..support.options import DEFAULT_TARGET
-from ..targets.base import Showing, Target, Tunable, Tuning, of
+from ..targets.base import Target, Tuning, of
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import random_inputs
@@ -31,9 +31,9 @@ from .service import compile as compile_model
 
 def _tuning(target: Target) -> Tuning:
     """What builds single kernels for a target; UsageError if nothing does."""
-    if not isinstance(target, Tunable):
+    if (tuning := target.tuning()) is None:
         raise UsageError(f"target {target.name} does not build single kernels", stage="schedule")
-    return target.tuning()
+    return tuning
 
 
 class BuiltKernel:
@@ -140,10 +140,10 @@ def source(s: Schedule, form: str = "mlir") -> str:
     if form == "nest":
         return str(nest) + "\n"
     target = _target(s)
-    forms = target.forms() if isinstance(target, Showing) else _tuning(target).forms()
+    forms = target.forms()
     if form not in forms:
         raise UsageError(
-            f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: nest, {', '.join(forms)}"
+            f"target {target.name} has no form {form!r}", stage="schedule", hint=f"forms: {', '.join(('nest', *forms))}"
         )
     return forms[form](nest, s.machine())
 

@@ -15,19 +15,18 @@ from ..support.errors import UnsupportedError, UsageError
 from ..support.formulas import formula, symbol
 from ..support.options import Options
 from ..support.sizes import Dim, Sizes, current, is_open, value_at
-from ..targets.base import SizeTaker, Target, targets
+from ..targets.base import Target, able
 
 
 def check_open(options: Options, dims: Sequence[Dim], target: Target) -> None:
     """An error if this compilation can have no open dimensions: UnsupportedError for what is missing, UsageError for
     options that contradict them."""
     named = ", ".join(map(str, dims))
-    if not isinstance(target, SizeTaker):
-        able = ", ".join(name for name, t in sorted(targets().items()) if isinstance(t, SizeTaker))
+    if not target.takes_sizes:
         raise UnsupportedError(
             f"target {target.name!r} has no open dimensions ({named})",
             stage="import",
-            hint=f"give the sizes: inputs={{name: (1, 128)}}; with open dimensions: {able}",
+            hint=f"give the sizes: inputs={{name: (1, 128)}}; with open dimensions: {able(lambda t: t.takes_sizes)}",
         )
     if options.states and options.specialize == "background":
         raise UnsupportedError(

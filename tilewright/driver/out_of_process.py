@@ -98,11 +98,10 @@ def _tidy(changed: bool) -> None:
 
 def _written(entry: CacheEntry, request: CompileRequest) -> bool | None:
     """See `_ask`."""
-    from ..targets.base import Warmable, find
+    from ..targets.base import find
 
-    target = find(request.options.target)
-    if isinstance(target, Warmable):  # with several jobs a process starts while this one reads the model
-        target.start(1 if request.options.job_count > 1 else 0)
+    # with several jobs a process starts while this one reads the model
+    find(request.options.target).start(1 if request.options.job_count > 1 else 0)
     state, package, written = produce(request, entry)
     _held.append(state)
     return written if package is not None else False

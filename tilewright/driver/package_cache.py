@@ -160,7 +160,7 @@ def keeps(options: Options) -> bool:
     or others' rules are at work, or where the target's packages cannot be loaded again."""
     if options.looks or not options.cache or options.precision == "auto" or not _ours():
         return False
-    return bool(get("TILEWRIGHT_PACKAGES_SIZE")) and isinstance(base.find(options.target), base.Cacheable)
+    return bool(get("TILEWRIGHT_PACKAGES_SIZE")) and bool(base.find(options.target).toolchain())
 
 
 def deciding(options: Options) -> list[str]:
@@ -168,7 +168,6 @@ def deciding(options: Options) -> list[str]:
 
     OSError if the source of this package or the tuning database cannot be read."""
     target = base.find(options.target)
-    assert isinstance(target, base.Cacheable)
     chosen = json.dumps(options.key(), sort_keys=True, default=int)
     machine = json.dumps(target.describe().to_json(), sort_keys=True)
     return [chosen, source_digest(), target.toolchain(), machine, _tuning_stamp(options), *_versions()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..support.errors import UsageError
-from ..targets.base import Placing, Target, find
+from ..targets.base import Target, find
 
 #: stands for every kernel that no other pin names
 ALL = "*"
@@ -96,7 +96,7 @@ def _device(name: str, devices: Sequence[str]) -> int:
 
 def check_pins(pins: Mapping[str, Any] | None, target: Target) -> None:
     """UsageError for pins where there is one device."""
-    if pins and not isinstance(target, Placing):
+    if pins and not target.members:
         raise UsageError(
             f"option 'place' is for programs of several devices, and {target.name} is one",
             hint=f"name them in the target: {target.name}+cpu, or leave out 'place'",

@@ -29,7 +29,7 @@ from ..schedule.rules import Scheduled
 from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.work import work_of
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
-from ..targets.base import Placing, SeveralDevices, Sharing, Target
+from ..targets.base import Target
 from ..tensor.analysis import Node, source_of
 from ..tensor.devices import devices_of, name_on, place_argument, place_on
 from ..tensor.divide import symbol_of
@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Placed:
-    """See `targets.base.SeveralDevices`: devices by the attributes of a graph's kernels."""
+    """Where calls run, as a target of several devices says it: by the attributes of a graph's kernels."""
 
     device_names: Sequence[str]
     numbers: Mapping[str, int]
@@ -92,11 +92,11 @@ class Placed:
         return self.numbers[symbol]
 
 
-def devices_in(graph: Graph, target: Target) -> SeveralDevices | None:
+def devices_in(graph: Graph, target: Target) -> Target | Placed | None:
     """Where the calls of a fused graph run; None for one device."""
-    if isinstance(target, Placing):
+    if target.members:
         return Placed.of(graph, target.device_names)
-    return target if isinstance(target, SeveralDevices) else None
+    return target if target.device_names else None
 
 
 #: makes a fused graph, in which operations are kept apart that are for several devices
@@ -104,7 +104,7 @@ Fused = Callable[..., tuple[Graph, FusionReport]]
 
 
 def place(
-    fused: Fused, target: Placing, threads: int, pins: Pins, states: Mapping[str, Any] | None
+    fused: Fused, target: Target, threads: int, pins: Pins, states: Mapping[str, Any] | None
 ) -> tuple[Graph, FusionReport, Placement]:
     """A fused graph whose kernels each have a device. Where a device refuses a kernel, what it can do of it is kept
     apart from what it cannot, if that is expected to be faster. UnsupportedError if an operation can run on no device,
@@ -168,7 +168,7 @@ class Apart:
     """What `tensor.fuse` may join: not operations that are pinned to several devices; with `trials`, only those that
     the same devices can run, or the one that they are pinned to."""
 
-    target: Placing
+    target: Target
     pins: Pins
     trials: Trials | None = None
 
@@ -201,9 +201,9 @@ class Told:
 class Trials:
     """Kernels on all devices of a target; what was tried is known by its name, which is that of its text."""
 
-    def __init__(self, target: Placing, threads: int) -> None:
+    def __init__(self, target: Target, threads: int) -> None:
         self.names = list(target.device_names)
-        self.members: list[Sharing | None] = list(target.members)
+        self.members: list[Target | None] = list(target.members)
         self.machines = [None if m is None else m.describe() for m in self.members]
         self.costs: list[DeviceCosts | None] = [
             None if machine is None else machine.device_costs(threads).measured(known(m, threads if n == HOST else 1))

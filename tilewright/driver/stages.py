@@ -22,7 +22,9 @@ from ..schedule.split import Divided, split
 from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
-from ..targets.base import Annotating, Partitioning, Placing, PlanTaker, Target, find, name_in_packages
+from ..targets.base import Target, find
+from ..targets.several.stages import on_device
+from ..targets.state import add
 from ..tensor.devices import device_of
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
@@ -155,28 +157,23 @@ def _open_tuned(state: State) -> Any:
 
 def lower_graph(state: State) -> None:
     if state.module.level == 2:
-        whole = partial(_processor, state) if isinstance(state.target, Annotating) else lambda op: ""
+        chip = state.target.coprocessor
+        whole = chip.annotate if chip is not None else lambda op: ""
         state.graph = _step(state, "lower", lambda: lower(state.module, direct_operators(), whole))
         _step(state, "fold-constants", lambda: fold_constants(state.module))
         _step(state, "share-padding", lambda: share_padding(state.module))
     state.module.verify("lower")
 
 
-def _processor(state: State, op: Any) -> str:
-    """Who computes an operator of level 2 whole."""
-    assert isinstance(state.target, Annotating)
-    return state.target.annotate(op)
-
-
 def fuse_graph(state: State) -> None:
     d = state.description
     joins = partial(worth_joining, machine=d) if d.row_chains else None
-    claims = state.target.claims if isinstance(state.target, Partitioning) else None
-    if isinstance(state.target, PlanTaker):
-        tuned = _open_tuned(state)
-        state.target.take_plans(tuned.plan if tuned is not None else None)
+    claims = None
+    if (chip := state.target.coprocessor) is not None:
+        claims, tuned = chip.claims, _open_tuned(state)
+        chip.take_plans(tuned.plan if tuned is not None else None)
     fused = partial(fuse, state.module, writes_once(), joins, reuses(), d.row_piece, claims, paired=d.paired_dtypes)
-    if isinstance(state.target, Placing):
+    if state.target.members:
         _step(state, "place", partial(_place, state, state.target, fused))
     else:
         state.graph, joined = fused()
@@ -184,7 +181,7 @@ def fuse_graph(state: State) -> None:
     state.module.verify("fuse")
 
 
-def _place(state: State, target: Placing, fused: Fused) -> None:
+def _place(state: State, target: Target, fused: Fused) -> None:
     """Operations to kernels, and those to devices."""
     o = state.options
     state.graph, joined, state.placement = place(fused, target, o.thread_count, Pins(o.place or {}), o.states)
@@ -194,7 +191,7 @@ def _place(state: State, target: Placing, fused: Fused) -> None:
 def schedule_kernels(state: State) -> None:
     """Kernels -> loop nests: as the options say, else by the tuning database, else by the default rules. Of several
     devices each schedules its own."""
-    if isinstance(state.target, Placing):
+    if state.target.members:
         _schedule_parts(state, state.target)
     else:
         _schedule_all(state)
@@ -202,14 +199,14 @@ def schedule_kernels(state: State) -> None:
         state.given.check([symbol_of(f) for f in state.module.functions()])
 
 
-def _schedule_parts(state: State, target: Placing) -> None:
+def _schedule_parts(state: State, target: Target) -> None:
     """The kernels of each device, as its own target schedules them."""
-    devices_in(state.module, state.target)  # of what was read from a file it is not known
-    for number, member in enumerate(target.members):
+    devices_in(state.module, target)  # of what was read from a file it is not known
+    for number, (member, device) in enumerate(zip(target.members, target.device_names, strict=True)):
         if member is not None:
-            own: State = target.part(state, number)
+            own: State = on_device(state, member, device)
             _schedule_all(own)
-            target.add(state, own)
+            add(state, own)
             if own.tuned is not None:
                 state.tuned = own.tuned if state.tuned is None else state.tuned.joined(own.tuned)
 
@@ -268,8 +265,8 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
 
 def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
-    assert isinstance(state.target, Partitioning)
-    made = state.target.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
+    assert state.target.coprocessor is not None
+    made = state.target.coprocessor.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
     if state.tuned is not None and made.tuned is not None:
         state.tuned.taken(kernel, made.tuned)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
@@ -337,7 +334,7 @@ def make_package(state: State) -> None:
         off = d.stream_rows and not state.options.stream
         check_limit(program, state.options.arena_limit, ["layers that run row by row (stream=True)"] if off else [])
     state.package = Package(
-        target=name_in_packages(state.target),
+        target=state.target.recorded,
         description=state.description.to_json(),
         program=program,
         objects=state.target.link(program, state.objects, state.description),

@@ -19,19 +19,19 @@ from ..support.errors import UnsupportedError, UsageError
 from ..support.formulas import formula
 from ..support.options import Options
 from ..support.sizes import current, is_open
-from ..targets.base import StateKeeper, Target, targets
+from ..targets.base import Target, able
 
 
 def check_target(options: Options, target: Target) -> None:
     """An error if this compilation can have no states: UnsupportedError by its target, UsageError by its options."""
     if not options.states:
         return
-    if not isinstance(target, StateKeeper):
-        able = ", ".join(name for name, t in sorted(targets().items()) if isinstance(t, StateKeeper))
+    if not target.keeps_states:
         raise UnsupportedError(
             f"target {target.name!r} has no states: its programs keep nothing between calls",
             stage="import",
-            hint=f"compile without states and give each output back as the input of the next call; with states: {able}",
+            hint="compile without states and give each output back as the input of the next call; with states: "
+            + able(lambda t: t.keeps_states),
         )
     if options.precision == "auto":
         raise UsageError(

@@ -13,7 +13,7 @@ from ..schedule.machine import Machine as Description
 from ..schedule.rules import Scheduled, schedule
 from ..support.errors import TilewrightError
 from ..support.options import get
-from ..targets.base import PlanTaker, Target, Tunable
+from ..targets.base import Coprocessor, Target
 from ..tensor.kernel import Kernel
 from .kernel_key import Key, kernel_key, layer_key, nest_digest
 
@@ -47,15 +47,18 @@ class Tuned:
     @staticmethod
     def open(target: Target, description: Description, threads: int) -> Tuned:
         path = get("TILEWRIGHT_DB")
-        beside = machine_beside(target) if isinstance(target, PlanTaker) else None
-        host = target.host if isinstance(target, PlanTaker) else target
-        if not (isinstance(host, Tunable) or beside) or not path.is_file():
+        chip = target.coprocessor
+        beside = None if chip is None else machine_beside(chip)
+        host = target if chip is None else chip.host
+        tuning = None if host is None else host.tuning()
+        if not (tuning or beside) or not path.is_file():
             return Tuned(None)
         from .tuning_database import Database, Machine
 
         machine = None
-        if isinstance(host, Tunable):
-            machine = Machine(host.name, *_times(host, description, threads))
+        if host is not None and tuning is not None:
+            features, toolchain = tuning.measured_on(description)
+            machine = Machine(host.name, features, threads, toolchain)
         return Tuned(machine, beside, Database(path, read_only=True))
 
     def joined(self, other: Tuned) -> Tuned:
@@ -138,16 +141,13 @@ class Tuned:
             return None
 
 
-def _times(host: Tunable, description: Description, threads: int) -> tuple[str, int, str]:
-    features, toolchain = host.tuning().measured_on(description)
-    return features, threads, toolchain
-
-
-def machine_beside(target: PlanTaker) -> Machine:
-    """What plans of the processor beside a host are valid for; it has no threads."""
+def machine_beside(chip: Coprocessor) -> Machine | None:
+    """What plans of the processor beside a host are valid for, if its kernels are planned; it has no threads."""
     from .tuning_database import Machine
 
-    name, design, version = target.tuned_on()
+    if (told := chip.tuned_on()) is None:
+        return None
+    name, design, version = told
     return Machine(name, design, 1, version)
 
 

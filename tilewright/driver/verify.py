@@ -39,7 +39,6 @@ from ..runtime.executable import Executable
 from ..support.dtypes import DTYPES, FLOATS, NUMPY
 from ..support.errors import CheckError, CompileError
 from ..support.numbers import count
-from ..targets.base import name_in_packages
 from ..tensor.analysis import VIEWS
 from ..tensor.interpret import interpret_function, signed
 from .build_program import build_program
@@ -172,7 +171,7 @@ def _run_probe(state: State, probe: Graph, threads: int, arguments: list[np.ndar
         program, constants = build_program(probe, state.infos, devices=devices_in(probe, state.target))
         counts = [len(op.results) for op in _calls(probe)]
     package = Package(
-        target=name_in_packages(state.target),
+        target=state.target.recorded,
         description=state.description.to_json(),
         program=program,
         objects=state.target.link(program, state.objects, state.description),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..support import options
 from ..support.errors import TilewrightError
-from ..targets.base import Check, DeviceTarget, Examinable, Sharing, targets
+from ..targets.base import Check, targets
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 #: what ``pip install 'tilewright[NAME]'`` brings, and what for
@@ -37,7 +37,7 @@ def examine() -> Iterator[Check]:
     for name in NEEDED:
         yield _package(name)
     checks: dict[str, Callable[[], Check]] = {
-        **{n: c for t in targets().values() if isinstance(t, Examinable) for n, c in t.checks().items()},
+        **{n: c for t in targets().values() for n, c in t.checks().items()},
         "several devices": _several,
         "memory": _memory,
         "environment": _environment,
@@ -106,12 +106,11 @@ def _requirement(name: str):
 
 def _several() -> Check:
     """What may run one program together on this machine."""
-    sharing = {name: t for name, t in targets().items() if isinstance(t, Sharing)}
-    hosts = [name for name, t in sharing.items() if not isinstance(t, DeviceTarget)]
+    hosts = [name for name, t in targets().items() if t.shares == "host"]
     found = []
-    for name, target in sharing.items():
+    for name, target in targets().items():
         with contextlib.suppress(TilewrightError):  # the target's own check says why there is none
-            found += [name] if isinstance(target, DeviceTarget) and target.device_list() else []
+            found += [name] * bool(target.device_list())
     if not found:
         return Check("several devices", "note", f"beside {', '.join(hosts)} there is no device that runs kernels")
     told = ", ".join(f"{name}+{host}" for name in sorted(found) for host in hosts)

@@ -110,7 +110,7 @@ class _Writer:
         return {
             "name": x.name,
             "limit": x.staged.limit,  # for older versions, which have not all options
-            "options": {**x.options, "target": base.name_in_packages(base.find(x.options["target"]))},
+            "options": {**x.options, "target": base.find(x.options["target"]).recorded},
             "inputs": [asdict(t) for t in x.inputs],
             "outputs": [asdict(t) for t in x.outputs],
             "source": {

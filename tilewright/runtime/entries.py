@@ -140,10 +140,9 @@ class MultiExecutable(Copyable):
 
 def check_target(target: base.Target) -> None:
     """UnsupportedError if a package for this target has one entry only."""
-    if not isinstance(target, base.StateKeeper):
-        able = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.StateKeeper))
+    if not target.keeps_states:
         raise UnsupportedError(
             f"target {target.name!r} has one entry a package: its programs share no memory",
             stage="import",
-            hint=f"compile each model by itself; several entries: {able}",
+            hint=f"compile each model by itself; several entries: {base.able(lambda t: t.keeps_states)}",
         )

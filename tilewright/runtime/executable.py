@@ -122,11 +122,9 @@ class Executable(Copyable):
         _all.add(self)
 
     def _load(self, threads: int) -> base.ProgramRunner:
-        if not self._package.program.states:
-            return self._target.load(self._package, threads)
-        if not isinstance(self._target, base.StateKeeper):
+        if self._package.program.states and not self._target.keeps_states:
             raise PackageError(f"the package has states, target {self._package.target!r} has none", stage="load")
-        return self._target.load_with_states(self._package, threads, self._buffers)
+        return self._target.load(self._package, threads, self._buffers)
 
     def _forget_contexts(self) -> None:
         """No contexts yet. An exception may come between any two steps of Python (Ctrl-C, a signal's handler), and a
@@ -396,7 +394,7 @@ class Executable(Copyable):
             arena_bound=program.arena_bound,
             scratch=program.scratch_size * self._runner.threads,
             code=sum(map(len, self._package.objects.values())),
-            in_place=isinstance(self._target, base.Exporter),
+            in_place=self._target.settings is not None,
             states=self._buffers.nbytes,
         )
 
@@ -427,8 +425,6 @@ class Executable(Copyable):
     def emulate(self, *args: Any) -> base.Emulated:
         """Run once on a simulated machine of the target's kind: outputs, instructions, sizes. Arguments as for a
         call."""
-        if not isinstance(self._target, base.Emulator):
-            raise UsageError(f"target {self._package.target!r} has no emulator", stage="run")
         self._unchecked("emulated")
         return self._target.emulate(self._package, [self._bind(args)])
 

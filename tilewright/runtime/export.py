@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..program.memory import picture, table
 from ..program.package import Package
@@ -12,19 +11,18 @@ from ..support.errors import UsageError
 from ..targets import base
 
 
-def exports(target: Any) -> bool:
+def exports(target: base.Target) -> bool:
     """Whether a target writes files for other tools."""
-    return isinstance(target, base.Exporter)
+    return target.settings is not None
 
 
-def check_settings(target: Any, settings: Mapping[str, str]) -> None:
+def check_settings(target: base.Target, settings: Mapping[str, str]) -> None:
     """UsageError if the target exports nothing, or for a setting it has not."""
-    if not exports(target):
-        known = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.Exporter))
+    if target.settings is None:
         raise UsageError(
             f"target {target.name!r} makes packages, not files for other tools",
             stage="package",
-            hint=f"write a package (m.tw), or choose a target that exports: {known}",
+            hint=f"write a package (m.tw), or choose a target that exports: {base.able(exports)}",
         )
     for name, value in settings.items():
         if name not in target.settings:
@@ -38,14 +36,11 @@ def check_settings(target: Any, settings: Mapping[str, str]) -> None:
 
 
 def export(
-    target: Any, package: Package, folder: Path, settings: Mapping[str, str], others: Sequence[Package] = ()
+    target: base.Target, package: Package, folder: Path, settings: Mapping[str, str], others: Sequence[Package] = ()
 ) -> list[Path]:
-    """See `Executable.export`; `others`: packages of targets that this one joins (`targets.base.Joining`)."""
+    """See `Executable.export`; `others`: packages of targets that are `joined`."""
     check_settings(target, settings)
-    if isinstance(target, base.Joining):
-        files = target.join({p.target: p for p in (package, *others)}, settings)
-    else:
-        files = target.export(package, settings)
+    files = target.export(package, settings, {p.target: p for p in others})
     files["memory.txt"] = table(package.program).encode()
     files["memory.svg"] = picture(package.program).encode()
     written = []

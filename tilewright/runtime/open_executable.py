@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,8 +50,8 @@ class SizeBinding:
     outputs: tuple[TensorInfo, ...]
     #: how long states that grow are afterwards
     lengths: tuple[int, ...] = ()
-    #: where contexts enter with arrays of any sizes
-    maker: base.FormsMaker | None = None
+    #: what contexts are prepared with before a call (`targets.base.Context.expect`)
+    forms: Any = None
 
     @cached_property
     def address(self) -> int:
@@ -72,11 +72,6 @@ class SizeBinding:
             if value.dtype != dtype or not (flags.c_contiguous and flags.aligned):
                 given[i] = arrays.to_array(value, self.inputs[i], self.inputs)
         return given
-
-    @cached_property
-    def forms(self) -> Any:
-        """What contexts are prepared with before a call."""
-        return None if self.maker is None else self.maker.forms_of(self.inputs, self.outputs)
 
     @cached_property
     def makers(self) -> list[Callable[[], np.ndarray]]:
@@ -110,10 +105,10 @@ class OpenExecutable(Executable):
         self.background: Background | None = None
 
     def _load(self, threads: int) -> base.ProgramRunner:
-        if not isinstance(self._target, base.SizeTaker):
+        if not self._target.takes_sizes:
             name = self._package.target
             raise PackageError(f"the package has open dimensions, target {name!r} has none", stage="load")
-        return self._target.load_with_sizes(self._package, threads, self._buffers)
+        return super()._load(threads)
 
     def __call__(
         self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
@@ -144,15 +139,15 @@ class OpenExecutable(Executable):
         if bound is None or bound.forms is None:
             return None
         results = [make() for make in bound.makers]
-        context = cast(base.FormedContext, self._take())
+        context = self._take()
         try:
             context.resize(bound.address, bound.arena)
             context.expect(bound.forms)
-            done = context.enter(*args, *results)  # type: ignore[attr-defined]
+            done = context.enter(*args, *results)
             if done > 1:
-                context.judge()  # type: ignore[attr-defined]
+                context.judge()
         finally:
-            self._give(context)  # type: ignore[arg-type]
+            self._give(context)
         return results if done else None
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Callable[[Sequence[int], Sequence[int]], None]:
@@ -164,7 +159,7 @@ class OpenExecutable(Executable):
         def run_at(inputs: Sequence[int], outputs: Sequence[int], table: np.ndarray = table) -> None:
             context = self._take()
             try:
-                cast(base.SizedContext, context).resize(place, arena)
+                context.resize(place, arena)
                 context.run(inputs, outputs)
             finally:
                 self._give(context)
@@ -204,7 +199,7 @@ class OpenExecutable(Executable):
             results, addresses = arrays.check_outputs(out, bound.outputs, given, pointers)
         context = self._take() if taken is None else taken
         try:
-            cast(base.SizedContext, context).resize(bound.address, bound.arena)  # as `SizeTaker` promises
+            context.resize(bound.address, bound.arena)
             context.run(pointers, addresses)
             for (_, _, buffer), length in zip(self._growing, bound.lengths, strict=True):
                 buffer.length = length
@@ -241,8 +236,8 @@ class OpenExecutable(Executable):
             infos = tuple(replace(t, shape=s) for t, s in zip(self.arguments, shapes, strict=True))
             made = self.sizes.shapes(sizes)
             outputs = tuple(replace(t, shape=s) for t, s in zip(self.results, made, strict=True))
-            maker = self._runner if isinstance(self._runner, base.FormsMaker) else None
-            found = SizeBinding(np.array(table, np.int64), arena, infos, outputs, lengths, maker)
+            forms = self._runner.forms_of(infos, outputs)
+            found = SizeBinding(np.array(table, np.int64), arena, infos, outputs, lengths, forms)
             self._bound.keep(key, found)
         return found
 
@@ -309,7 +304,7 @@ class OpenExecutable(Executable):
         bound = self._bound_for(tuple([v.shape for v in values]))
 
         def prepare(context: base.Context) -> None:
-            cast(base.SizedContext, context).resize(bound.address, bound.arena)
+            context.resize(bound.address, bound.arena)
 
         return bound.dense(values), [make() for make in bound.makers], prepare
 

@@ -20,7 +20,7 @@ import numpy as np
 from .. import __version__
 from ..program.program import COPY, Call, Program
 from ..program.timeline import Timeline
-from ..schedule.ceilings import Ceilings, Measurable, ceilings
+from ..schedule.ceilings import Ceilings, ceilings
 from ..support import providers
 from ..support.errors import UsageError
 from ..targets import base
@@ -238,7 +238,7 @@ def make_profile(
     check_repeats(repeats)
     target, package = base.recorded(executable.package.target), executable.package
     lines = executable.timelines(inputs, repeats)
-    limits = ceilings(target, executable.threads) if isinstance(target, Measurable) else None
+    limits = ceilings(target, executable.threads) if target.machine_name() else None
     facts = {k["symbol"]: k for k in package.report.get("kernels", ()) if "symbol" in k}
     if not counted:
         facts = {s: {k: v for k, v in about.items() if k not in COUNTED} for s, about in facts.items()}

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..support.errors import TilewrightError, UsageError
 from ..support.files import own_folder, replacing
@@ -91,19 +91,6 @@ class Ceilings:
         return found
 
 
-@runtime_checkable
-class Measurable(Protocol):
-    """A target whose machine can be measured."""
-
-    name: str
-
-    def machine_name(self) -> str:
-        """What the ceilings depend on: model of the processor, its features and caches."""
-
-    def measure_ceilings(self, threads: int) -> Ceilings:
-        """Measure now; takes seconds."""
-
-
 _measuring = threading.RLock()
 wait_for(_measuring)
 
@@ -114,14 +101,14 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
     What was measured while the machine was busy is measured again the next time, and the higher numbers are kept.
     UsageError if the target cannot be measured.
     """
-    if not isinstance(target, Measurable):
+    if not target.machine_name():
         raise UsageError(f"target {target.name} has no measured ceilings", stage="profile")
     path = _path(target, threads)
     with _measuring:  # two at once would measure each other
         known = None if again else _read(path)
         if known is not None and known.quiet:
             return known
-        found = target.measure_ceilings(threads)
+        found: Ceilings = target.measure_ceilings(threads)
         found = found.best(known) if known is not None else found
         with contextlib.suppress(OSError):  # a folder that cannot be written only means measuring again
             if own_folder(path.parent, get("TILEWRIGHT_CACHE")):
@@ -132,8 +119,6 @@ def ceilings(target: Any, threads: int, *, again: bool = False) -> Ceilings:
 
 def known(target: Any, threads: int) -> Ceilings | None:
     """What was measured of a target's machine before; None if nothing was, or the device is not there."""
-    if not isinstance(target, Measurable):
-        return None
     with contextlib.suppress(TilewrightError, OSError, ValueError, AttributeError):
         files = (Path(get("TILEWRIGHT_CACHE")) / "ceilings").glob("*.json")
         if any(json.loads(f.read_text(encoding="utf-8")).get("target") == target.name for f in files):
@@ -153,4 +138,4 @@ def _path(target: Any, threads: int) -> Path:
     return Path(get("TILEWRIGHT_CACHE")) / "ceilings" / f"{key[:24]}.json"
 
 
-__all__ = ["Ceilings", "Level", "Measurable", "ceilings", "known"]
+__all__ = ["Ceilings", "Level", "ceilings", "known"]

@@ -99,7 +99,8 @@ class Registry(Generic[_T]):
         """Add one for this process; UsageError if it is none, or another one has its name."""
         if not self.fits(item):
             missing = ", ".join(n for n in self.members if n not in dir(item))
-            raise UsageError(f"{item!r} is no {self.kind}", hint=f"it has no {missing}")
+            hint = f"it has no {missing}" if missing else f"its class must inherit the base class of a {self.kind}"
+            raise UsageError(f"{item!r} is no {self.kind}", hint=hint)
         if self.all().get(item.name, item) is not item:
             raise UsageError(f"there is a {self.kind} {item.name!r} already", hint="choose another name")
         self._added[item.name] = item

@@ -1,23 +1,19 @@
-"""Protocols of a target, and how targets are looked up. Nothing outside `targets/` names one.
+"""What a target is, and how targets are looked up. Nothing outside `targets/` names one.
 
 A target is a folder in `tilewright/targets` (or an entry point of the group ``tilewright.targets`` of any installed
-package) whose module has an attribute ``TARGET`` that fulfils the protocol `Target`, or ``TARGETS``, a list of such for
-a family of machines. The module is imported to list targets, so it must import its code generator only inside its
-methods.
+package) whose module has an attribute ``TARGET``, an object whose class inherits `Target`, or ``TARGETS``, a list of
+them for a family of machines. The module is imported to list targets, so it must import its code generator only inside
+its methods.
 
-What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
-other tools), `Joining` (such files of several targets), `Emulator` (running the code on a simulated machine),
-`StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices), `Sharing`
-(one device among several),
-`Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
-`Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
-`Examinable` (`tilewright doctor`), `Partitioning`, `Annotating`, `Beside` and `Configurable` (what stands beside a
-host), `DeviceTarget` (one of several devices of this machine), and `Measurable` of `schedule/ceilings.py`.
-docs/add_a_target.md builds a small target.
+`Target` has everything that a target may do, with an answer for those that cannot: None, nothing, False, or an error
+that says so. Beside it there are what its methods give: `ProgramRunner` and `Context` run programs, `Tuning` builds
+kernels one by one, `Memo` keeps them, and a `Coprocessor` runs the kernels that it chooses. `Beside` is what stands
+beside a host. docs/add_a_target.md builds a small target.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +35,9 @@ if TYPE_CHECKING:
     from ..tensor.kernel import Kernel
 
 
+# ---- what a target's methods take and give -------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TargetStage:
     """A stage of the pipeline that a target provides: its name, the level of its result (4, 5 or 6), what it does,
@@ -58,279 +57,6 @@ class Built:
 
     data: bytes
     info: Any
-
-
-class Tuning(Protocol):
-    """Builds single kernels for the tuner; `Tunable.tuning` returns it."""
-
-    def build(
-        self, nests: Mapping[str, Any], description: Any, *, workers: int | None, timeout: float
-    ) -> dict[str, Built | str]:
-        """Objects of finished nests by symbol, or the reason why there is none; never raises for a nest."""
-
-    def measured_on(self, description: Any) -> tuple[str, str]:
-        """The key of measured times: the machine, and the versions of the code generators."""
-
-    def forms(self) -> dict[str, Callable[[Any, Any], str]]:
-        """The texts that a finished nest can be shown as: name -> function of the nest and the description."""
-
-
-class Context(Protocol):
-    """Memory and threads for one run of a program at a time.
-
-    `enter` runs it at once on the arrays given, inputs then outputs, if that is simple. It returns 0 if not (nothing
-    has run, and `run` has to be used), 1 if it ran, 2 if `judge` has to be called before the next run.
-    `not_at_once` stands for targets that know no such way.
-    """
-
-    enter: Callable[..., int]
-
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
-        """Run once on the addresses of the arrays. `ProgramRunner.timed` ones fill `stamps`, others take none."""
-
-    def judge(self) -> None:
-        """Look at what the last run was like, for the next one."""
-
-    def close(self) -> None:
-        """End the threads; the context cannot be used any more."""
-
-
-@runtime_checkable
-class SizedContext(Protocol):
-    """A context of programs with dynamic shapes (`program.open_sizes`)."""
-
-    def resize(self, table: int, arena: int) -> None:
-        """Set the address of the table of sizes, and the least bytes of the arena, for the runs that follow."""
-
-
-@runtime_checkable
-class FormsMaker(Protocol):
-    """A runner whose `FormedContext`s `enter` with arrays of any sizes, once `expect` has set their shapes."""
-
-    def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Any:
-        """The argument of `FormedContext.expect` for these inputs and outputs."""
-
-
-class FormedContext(SizedContext, Protocol):
-    """See `FormsMaker`."""
-
-    def expect(self, forms: Any) -> None:
-        """From now on `enter` takes arrays of these shapes."""
-
-
-def not_at_once(*arrays: np.ndarray) -> int:
-    """An `enter` that leaves every call to `run`."""
-    return 0
-
-
-class ProgramRunner(Protocol):
-    """A program loaded into this process."""
-
-    seconds_per_tick: float
-    threads: int
-
-    def context(self) -> Context: ...
-
-    def timed(self) -> ProgramRunner:
-        """The same program with time stamps in it; UsageError if the target has no clock."""
-
-
-@runtime_checkable
-class Target(Protocol):
-    """A kind of machine: how it is described, the stages from kernels to binary code, and how that code is run."""
-
-    name: str
-    doc: str
-
-    def describe(self) -> Machine:
-        """The description of the machine to compile for."""
-
-    def stages(self) -> Sequence[TargetStage]:
-        """The stages after scheduling, in order."""
-
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """All objects of a package: the kernels and the code that calls them in order. The description is its own."""
-
-    def check(self, description: dict[str, Any]) -> None:
-        """PackageError if code for a machine so described cannot run here."""
-
-    def load(self, package: Package, threads: int) -> ProgramRunner:
-        """Load a package's code to run with `threads` threads."""
-
-
-@runtime_checkable
-class StateKeeper(Protocol):
-    """A target whose programs can have states: buffers that live between runs."""
-
-    name: str
-
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
-        """`Target.load` for a program that reads and writes these buffers; they are of one run at a time."""
-
-
-@runtime_checkable
-class SizeTaker(Protocol):
-    """A target whose programs can have dynamic shapes (open dimensions)."""
-
-    name: str
-
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> ProgramRunner:
-        """`Target.load` for a program with open dimensions, and these buffers of its states if it has any; its contexts
-        are `SizedContext`s."""
-
-
-@runtime_checkable
-class SeveralDevices(Protocol):
-    """A target whose programs run on several devices, each with memory of its own."""
-
-    @property
-    def device_names(self) -> Sequence[str]:
-        """The names of the devices; inputs and outputs are on the first."""
-
-    def place_call(self, symbol: str, names: Sequence[str]) -> int:
-        """The number of the device that runs this kernel, made of these nodes of the source."""
-
-
-@runtime_checkable
-class Sharing(Protocol):
-    """A target that can run some kernels of a program while others run the rest (``opencl+cpu``)."""
-
-    name: str
-
-    def describe(self) -> Machine:
-        """See `Target`; its `device_costs` decide what runs here."""
-
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """How many threads run a finished nest; a TilewrightError where no code can be made of it. `constants`: those
-        of its parameters that are constants."""
-
-
-@runtime_checkable
-class Placing(Protocol):
-    """Several targets as one: a kernel is scheduled and emitted by the one on whose device it was placed
-    (`driver/placement.py`)."""
-
-    @property
-    def device_names(self) -> Sequence[str]:
-        """See `SeveralDevices`."""
-
-    @property
-    def members(self) -> Sequence[Any]:
-        """By the number of the device; None where the host only keeps inputs and outputs."""
-
-    def part(self, state: Any, device: int) -> Any:
-        """The state of a compilation with the kernels of one device only."""
-
-    def add(self, state: Any, part: Any) -> None:
-        """What was made of them, into the state of all."""
-
-
-@runtime_checkable
-class Partitioning(Protocol):
-    """A target of a host and a coprocessor, which runs what it supports and is faster at."""
-
-    def claims(
-        self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
-    ) -> Sequence[Sequence[int]]:
-        """What the coprocessor runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
-
-    def schedule(self, kernel: Kernel, trace: str | None) -> Any:
-        """How it runs a kernel (`schedule.rules.Scheduled`): as a trace of the option ``schedules`` says, if there is
-        one."""
-
-    def notes(self) -> Sequence[str]:
-        """Where kernels went, and why: a sentence each, for `Executable.explain`."""
-
-
-@runtime_checkable
-class Annotating(Protocol):
-    """A `Partitioning` target that takes operators of level 2 as they are, before they are lowered."""
-
-    def annotate(self, operation: Any) -> str:
-        """The name of the processor that computes an operation (`torch_mlir.ir.Operation`) whole; "" if it is lowered.
-        It is a group of its own when `claims` is asked, and its kernel's `opaque` has the name."""
-
-
-@runtime_checkable
-class PlanTaker(Protocol):
-    """A target with an accelerator whose kernels run as planned, and are tuned on its simulator."""
-
-    #: the machine beside which it stands, None if it stands alone
-    host: Target | None
-
-    def tuned_on(self) -> tuple[str, str, str]:
-        """What a plan's time depends on: the processor's name, its design, and the versions of what makes programs."""
-
-    def take_plans(self, known: Callable[[Kernel], tuple[Mapping[str, Any], str] | None] | None) -> None:
-        """Where plans come from in the next compilation: the decisions of a kernel's plan, and the plan that they led
-        to; None for one that was not tuned."""
-
-
-@runtime_checkable
-class Beside(Protocol):
-    """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    def beside(self, host: Target) -> Target:
-        """The two of them as one target."""
-
-
-@runtime_checkable
-class NamedInPackages(Protocol):
-    """A target whose name in packages differs from the one that users give, which may be a file."""
-
-    #: that name: a file's content, not its place
-    recorded: str
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """A target whose design has parameters: ``name:array=16,bus=8``."""
-
-    def configured(self, parameters: Mapping[str, str]) -> Target:
-        """The target with these; UsageError for a parameter that it has not, or a value that it cannot have."""
-
-
-@runtime_checkable
-class OfMachines(Protocol):
-    """A target for several machine types, which one of its parameters selects: ``cuda:sm_90a`` is
-    ``cuda:sm=sm_90a``."""
-
-    #: the parameter
-    machine_parameter: str
-
-
-@runtime_checkable
-class DeviceTarget(Protocol):
-    """A target that runs on a device of this machine, of which there may be several: ``name:device=1``."""
-
-    def device_list(self) -> Sequence[str]:
-        """What the devices are called, by number; a TilewrightError if there is no driver or no device."""
-
-
-@runtime_checkable
-class Exporter(Protocol):
-    """A target whose packages can be written as files that other tools build with: source code, a library, a header."""
-
-    name: str
-    #: name of a setting -> (its choices, the first of which is the default; what it does)
-    settings: Mapping[str, tuple[tuple[str, ...], str]]
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
-        """The files by name."""
-
-
-@runtime_checkable
-class Joining(Protocol):
-    """An `Exporter` whose files may hold what other targets make of the same model."""
-
-    #: the names of those targets
-    joined: Sequence[str]
-
-    def join(self, packages: Mapping[str, Package], settings: Mapping[str, str]) -> dict[str, bytes]:
-        """The files by name, of packages by target; those of `joined` may be missing."""
 
 
 @dataclass(frozen=True)
@@ -355,14 +81,6 @@ class Emulated:
     sections: Mapping[str, int] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Emulator(Protocol):
-    """A target whose code can run on a simulated machine."""
-
-    def emulate(self, package: Package, runs: Sequence[Sequence[np.ndarray]]) -> Emulated:
-        """Run the model once for each list of inputs; UsageError if the simulator is not installed."""
-
-
 @dataclass(frozen=True)
 class Check:
     """The outcome of one check of this machine: ``problem`` breaks Tilewright, ``note`` is worth knowing."""
@@ -373,47 +91,74 @@ class Check:
     hint: str = ""
 
 
-@runtime_checkable
-class Examinable(Protocol):
-    """A target with checks of its installation (`tilewright doctor`)."""
-
-    def checks(self) -> Mapping[str, Callable[[], Check]]:
-        """The checks by name; one that raises is a problem."""
+def not_at_once(*arrays: np.ndarray) -> int:
+    """An `enter` that leaves every call to `run`."""
+    return 0
 
 
-@runtime_checkable
-class Enterable(Protocol):
-    """A target that continues from what was dumped after its stage of level 5."""
+class Context:
+    """Memory and threads for one run of a program at a time.
 
-    def enter(self, state: Any, path: Path) -> None:
-        """Read the file into the driver's state."""
+    `enter` runs it at once on the arrays given, inputs then outputs, if that is simple. It returns 0 if not (nothing
+    has run, and `run` has to be used), 1 if it ran, 2 if `judge` has to be called before the next run.
+    """
+
+    enter: Callable[..., int] = staticmethod(not_at_once)
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
+        """Run once on the addresses of the arrays. `ProgramRunner.timed` ones fill `stamps`, others take none."""
+        raise NotImplementedError
+
+    def judge(self) -> None:
+        """Look at what the last run was like, for the next one."""
+
+    def close(self) -> None:
+        """End the threads; the context cannot be used any more."""
+
+    def resize(self, table: int, arena: int) -> None:
+        """Of a program with open dimensions: set the address of the table of sizes (`program.open_sizes`), and the
+        least bytes of the arena, for the runs that follow."""
+
+    def expect(self, forms: Any) -> None:
+        """From now on `enter` takes arrays of these shapes (`ProgramRunner.forms_of`)."""
 
 
-@runtime_checkable
-class Tunable(Protocol):
-    """A target whose kernels are built and measured one by one, on this machine."""
+class ProgramRunner:
+    """A program loaded into this process."""
 
-    name: str
+    threads: int
 
-    def tuning(self) -> Tuning: ...
+    @property
+    def seconds_per_tick(self) -> float:
+        """The unit of time stamps."""
+        return 1e-9
+
+    def context(self) -> Context:
+        raise NotImplementedError
+
+    def timed(self) -> ProgramRunner:
+        """The same program with time stamps in it; UsageError if the target has no clock."""
+        raise NotImplementedError
+
+    def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Any:
+        """With open dimensions: what `Context.expect` takes before `enter` gets arrays of these shapes; None where
+        every call is left to `run`."""
+        return None
 
 
-@runtime_checkable
-class Showing(Protocol):
-    """A target that is not `Tunable`, and shows a finished nest as texts (`Schedule.source`)."""
+class Tuning(Protocol):
+    """Builds single kernels for the tuner; `Target.tuning` returns it."""
 
-    name: str
+    def build(
+        self, nests: Mapping[str, Any], description: Any, *, workers: int | None, timeout: float
+    ) -> dict[str, Built | str]:
+        """Objects of finished nests by symbol, or the reason why there is none; never raises for a nest."""
 
-    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
-        """Name -> function of the nest and the description."""
+    def measured_on(self, description: Any) -> tuple[str, str]:
+        """The key of measured times: the machine, and the versions of the code generators."""
 
-
-@runtime_checkable
-class Cacheable(Protocol):
-    """A target whose packages are kept for the next process that compiles the same model."""
-
-    def toolchain(self) -> str:
-        """The versions of all that turns nests into code."""
+    def forms(self) -> dict[str, Callable[[Any, Any], str]]:
+        """See `Target.forms`."""
 
 
 class Memo(Protocol):
@@ -431,19 +176,199 @@ class Memo(Protocol):
         """Make kernels in worker processes: what they became, by symbol, and the seconds by stage."""
 
 
+class Coprocessor:
+    """What runs those kernels of a program that it supports and is faster at; the rest is the host's."""
+
+    #: the machine beside which it stands, None if it stands alone
+    host: Target | None
+
+    def annotate(self, operation: Any) -> str:
+        """The name of the processor that computes an operation of level 2 (`torch_mlir.ir.Operation`) whole; "" if it
+        is lowered. It is a group of its own when `claims` is asked, and its kernel's `opaque` has the name."""
+        return ""
+
+    def claims(
+        self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
+    ) -> Sequence[Sequence[int]]:
+        """What it runs, of the operations grouped as they would be without it (`tensor.fuse`)."""
+        raise NotImplementedError
+
+    def schedule(self, kernel: Kernel, trace: str | None) -> Any:
+        """How it runs a kernel (`schedule.rules.Scheduled`): as a trace of the option ``schedules`` says, if there is
+        one."""
+        raise NotImplementedError
+
+    def notes(self) -> Sequence[str]:
+        """Where kernels went, and why: a sentence each, for `Executable.explain`."""
+        raise NotImplementedError
+
+    def tuned_on(self) -> tuple[str, str, str] | None:
+        """What the time of a plan depends on: the processor's name, its design, and the versions of what makes
+        programs; None if its kernels are not planned."""
+        return None
+
+    def take_plans(self, known: Callable[[Kernel], tuple[Mapping[str, Any], str] | None] | None) -> None:
+        """Where plans come from in the next compilation: the decisions of a kernel's plan, and the plan that they led
+        to; None for one that was not tuned."""
+
+
 @runtime_checkable
-class Remembering(Protocol):
-    """A target that keeps what kernels were made into."""
+class Beside(Protocol):
+    """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
 
-    def memo(self, description: Any) -> Memo: ...
+    @property
+    def name(self) -> str: ...
+
+    def beside(self, host: Target) -> Target | None:
+        """The two of them as one target; None if it is no coprocessor."""
 
 
-@runtime_checkable
-class Warmable(Protocol):
-    """A target that compiles in processes of its own, which take time to start."""
+# ---- targets -------------------------------------------------------------------------------------------------------
 
-    def start(self, workers: int) -> None:
-        """Start so many now, and make ready what later ones start from; does not wait for them."""
+
+class Target(ABC):
+    """A kind of machine: how it is described, the stages from kernels to binary code, how that code is run, and what
+    else can be done with it.
+
+    A target overrides what it offers. `describe` and `stages` it has to have.
+    """
+
+    name: str
+    doc: str
+
+    # ---- its name, and the machine
+
+    #: the parameter that selects one of several machine types: ``cuda:sm_90a`` is ``cuda:sm=sm_90a``
+    machine_parameter: str | None = None
+
+    @property
+    def recorded(self) -> str:
+        """Its name in packages, which know no folders: of a target that a file describes, the file's content."""
+        return self.name
+
+    def configured(self, parameters: Mapping[str, str]) -> Target:
+        """The target with other parameters, ``name:array=16,bus=8``; UsageError for a parameter that it has not, or a
+        value that it cannot have."""
+        given = ",".join(f"{k}={v}" for k, v in parameters.items())
+        raise UsageError(f"target {self.name!r} has no parameters", hint=f"leave out :{given}")
+
+    @abstractmethod
+    def describe(self) -> Machine:
+        """The description of the machine to compile for."""
+
+    def machine_name(self) -> str:
+        """What the measured ceilings depend on: model of the processor, its features and caches; "" if nothing can be
+        measured."""
+        return ""
+
+    def measure_ceilings(self, threads: int) -> Any:
+        """What the machine can do at best (`schedule.ceilings.Ceilings`), measured now; takes seconds."""
+        raise NotImplementedError
+
+    def checks(self) -> Mapping[str, Callable[[], Check]]:
+        """Checks of its installation by name (`tilewright doctor`); one that raises is a problem."""
+        return {}
+
+    # ---- code
+
+    @abstractmethod
+    def stages(self) -> Sequence[TargetStage]:
+        """The stages after scheduling, in order."""
+
+    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+        """All objects of a package: here the kernels that are called, and what loads or exports them adds the rest. The
+        description is the target's own."""
+        return {s: objects[s] for s in program.symbols}
+
+    def enter(self, state: Any, path: Path) -> None:
+        """Read what was dumped after its stage of level 5 into the driver's state."""
+        raise UsageError(f"target {self.name} cannot continue from a stage of level 5")
+
+    def toolchain(self) -> str:
+        """The versions of all that turns nests into code; "" if packages are not kept for the next process that
+        compiles the same model."""
+        return ""
+
+    def memo(self, description: Any) -> Memo | None:
+        """What was made of kernels before, if that is kept."""
+        return None
+
+    def start(self, workers: int) -> None:  # noqa: B027
+        """Start so many worker processes now, and make ready what later ones start from; does not wait for them."""
+
+    def tuning(self) -> Tuning | None:
+        """What builds kernels one by one, to measure them on this machine."""
+        return None
+
+    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+        """The texts that a finished nest can be shown as (`Schedule.source`): name -> function of the nest and the
+        description."""
+        return tuning.forms() if (tuning := self.tuning()) is not None else {}
+
+    # ---- running
+
+    #: whether programs can have states, buffers that live between runs
+    keeps_states = False
+    #: whether programs can have open dimensions
+    takes_sizes = False
+    #: what to do with code that does not run in this process
+    elsewhere = "export it with Executable.export"
+
+    def check(self, description: dict[str, Any]) -> None:  # noqa: B027
+        """PackageError if code for a machine so described cannot run here."""
+
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> ProgramRunner:
+        """Load a package's code to run with `threads` threads. A program with states reads and writes the buffers
+        `states`, in one run at a time; without them it has its own."""
+        from .elsewhere import Elsewhere
+
+        return Elsewhere(self.name, self.elsewhere)
+
+    def emulate(self, package: Package, runs: Sequence[Sequence[np.ndarray]]) -> Emulated:
+        """Run the model on a simulated machine, once for each list of inputs; UsageError if there is no simulator."""
+        raise UsageError(f"target {self.name!r} has no emulator", stage="run")
+
+    # ---- files for other tools
+
+    #: the settings of `export`, each with its choices (the first is the default) and what it does; None: no export
+    settings: Mapping[str, tuple[tuple[str, ...], str]] | None = None
+    #: the targets whose files for the same model `export` may add
+    joined: Sequence[str] = ()
+
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+        """The files by name: source code, a library, a header. `others`: packages of targets that are `joined`."""
+        raise NotImplementedError
+
+    # ---- several devices, and what stands beside a host
+
+    #: its part in a program of several devices: the host, in whose memory inputs and outputs lie, or a device
+    shares: Literal["", "host", "device"] = ""
+    #: of a target of several devices: their names; inputs and outputs are on the first
+    device_names: Sequence[str] = ()
+    #: the targets that schedule and emit for them (`driver/placement.py`), if these are other ones; None where the host
+    #: only keeps inputs and outputs
+    members: Sequence[Target | None] = ()
+    #: what runs some of the kernels, beside the target's own machine
+    coprocessor: Coprocessor | None = None
+
+    def device_list(self) -> Sequence[str]:
+        """What the devices of this machine are called, by number: ``name:device=1``; a TilewrightError if there is no
+        driver or no device."""
+        return ()
+
+    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+        """How many threads run a finished nest on one of several devices; a TilewrightError where no code can be made
+        of it. `constants`: those of its parameters that are constants."""
+        return 1
+
+    def place_call(self, symbol: str, names: Sequence[str]) -> int:
+        """Of several devices without `members`: the number of the one that runs this kernel, made of these nodes of
+        the source."""
+        return 0
+
+    def beside(self, host: Target) -> Target | None:
+        """See `Beside`."""
+        return None
 
 
 _TARGETS: Registry[Target] = Registry(
@@ -451,7 +376,7 @@ _TARGETS: Registry[Target] = Registry(
     "tilewright.targets",
     "TARGET",
     lambda x: isinstance(x, Target),
-    ("name", "doc", "describe", "stages", "link", "check", "load"),
+    ("name", "doc", "describe", "stages"),
 )
 
 
@@ -486,6 +411,15 @@ def targets() -> dict[str, Target]:
     return _TARGETS.all()
 
 
+def able(can: Callable[[Target], Any]) -> str:
+    """The names of the targets of which something is true, for hints.
+
+    >>> able(lambda t: t.shares == "host")
+    'cpu'
+    """
+    return ", ".join(name for name, t in sorted(targets().items()) if can(t))
+
+
 def find(name: str) -> Target:
     """The target of that name; UsageError lists those that there are.
 
@@ -500,18 +434,15 @@ def find(name: str) -> Target:
     """
     host, plus, other = name.partition("+")
     if plus:
-        second = _beside(other)
-        return second.beside(find(host)) if isinstance(second, Beside) else _several([host, *other.split("+")])
+        made: Target | None = _beside(other).beside(find(host))
+        return _several([host, *other.split("+")]) if made is None else made
     if (found := _described(name)) is not None:
         if not isinstance(found, Target):
             raise _not_alone(name)
         return found
     plain, colon, given = name.partition(":")
     if colon and (target := _TARGETS.get(plain)) is not None:
-        if not isinstance(target, Configurable):
-            raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
-        plain_value = target.machine_parameter if isinstance(target, OfMachines) else None
-        return target.configured(dict(_pair(p, plain_value) for p in given.split(",")))
+        return target.configured(dict(_pair(p, target.machine_parameter) for p in given.split(",")))
     if name in _BESIDE:
         raise _not_alone(name)
     if (target := _TARGETS.get(name)) is None:
@@ -532,11 +463,6 @@ def recorded(name: str) -> Target:
     if any(p.endswith(".py") for p in parts):
         raise PackageError(f"{str(name)[:200]!r} is no target that a package can name", stage="load")
     return find(name)
-
-
-def name_in_packages(target: Target) -> str:
-    """What packages call a target (see `recorded`)."""
-    return target.recorded if isinstance(target, NamedInPackages) else target.name
 
 
 def check(name: str, description: dict[str, Any]) -> None:
@@ -568,13 +494,12 @@ def _several(names: Sequence[str]) -> Target:
     """Several devices as one target."""
     members = [find(n) for n in names]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
-    alone = next((n for n, m in zip(names, members, strict=True) if not isinstance(m, Sharing)), twice)
+    alone = next((n for n, m in zip(names, members, strict=True) if not m.shares), twice)
     if alone is not None:
         others = [n for n in names if n != alone] or [alone]
-        able = ", ".join(n for n, t in sorted(targets().items()) if isinstance(t, Sharing))
         raise UsageError(
             f"{alone} cannot stand beside {' and '.join(others)}",
-            hint=f"a chip can beside a host alone, and several of {able}: `tilewright targets`",
+            hint=f"a chip can beside a host alone, and several of {able(lambda t: t.shares)}: `tilewright targets`",
         )
     made: Target = providers.ask("several devices")(members)
     return made

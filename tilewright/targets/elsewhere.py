@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..support.errors import UsageError
+from .base import ProgramRunner
 
 
-class Elsewhere:
+class Elsewhere(ProgramRunner):
     """Raises an error when run, which says what to do instead."""
 
-    seconds_per_tick = 1.0
     threads = 1
 
     def __init__(self, name: str, hint: str) -> None:

@@ -1,7 +1,10 @@
-"""What the pipeline stages of targets read and write of a compilation: a protocol of the driver's state."""
+"""What the pipeline stages of targets read and write of a compilation: a protocol of the driver's state, and the part
+of it that is one target's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
     from ..schedule.nest import Nest
     from ..support.options import Options
     from ..tensor.kernel import Kernel
+    from .base import Target
 
 
 class CompilationState(Protocol):
@@ -31,3 +35,20 @@ class CompilationState(Protocol):
     def module(self) -> Graph: ...
 
     def kernel_done(self, done: int, count: int, symbol: str = "") -> None: ...
+
+
+#: what a compilation has of each kernel, by symbol
+TABLES = ("kernels", "schedules", "nests", "emitted", "infos", "objects", "stats")
+
+
+def part(state: Any, target: Target, own: Callable[[str], bool], **more: Any) -> Any:
+    """The state of a compilation as one of its targets sees it, with `own` kernels only; `add` brings back what is made
+    of them."""
+    tables = {t: {n: v for n, v in getattr(state, t).items() if own(n)} for t in TABLES}
+    return replace(state, target=target, description=target.describe(), **tables, **more)
+
+
+def add(state: Any, part: Any) -> None:
+    """What was made of some kernels, into the tables of all."""
+    for t in TABLES:
+        getattr(state, t).update(getattr(part, t))

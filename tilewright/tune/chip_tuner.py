@@ -57,7 +57,8 @@ def layers(source: object, target: Any, options: Options) -> list[Task]:
 
     how: dict[str, Any] = {"threads": 1, "cache": False, "tuned": False, "stop_after": "fuse"}
     state, _ = compile_state(source, target=options.target, inputs=options.inputs, states=options.states, **how)
-    partitioner, clock = state.target.partitioner, target.formats.chip.clock  # type: ignore[attr-defined]
+    chip: Any = state.target.coprocessor
+    clock = chip.formats.chip.clock
     names: dict[str, list[tuple[str, ...]]] = {}
     for op in state.module.operations():
         if op.name == "func.call":
@@ -72,9 +73,9 @@ def layers(source: object, target: Any, options: Options) -> list[Task]:
         task = tasks.setdefault(key.kernel, Task(kernel, key, None, 0))
         task.calls += len(calls)
         task.names = (*task.names, *(n for c in calls for n in c))
-        task.seconds += len(calls) * partitioner.scheduled(kernel).timing.cycles / clock
+        task.seconds += len(calls) * chip.scheduled(kernel).timing.cycles / clock
     if not tasks:
-        notes = "; ".join(list(state.target.notes())[:3])  # type: ignore[attr-defined]
+        notes = "; ".join(list(chip.notes())[:3])
         raise UsageError(f"{options.target} runs nothing of the model on the chip", stage="tune", hint=notes)
     return sorted(tasks.values(), key=lambda t: -t.seconds)
 
@@ -92,11 +93,11 @@ class PlanTuner(Tuner):
         seed: int = 0,
         watch: Watch | None = None,
     ) -> None:
-        self.formats, self.partitioner = target.formats, target.partitioner
+        self.formats, self.partitioner = target.coprocessor.formats, target.coprocessor
         self.partitioner.take_plans(None)
-        meter = PlanMeter(
-            target.name, self.formats.chip.clock, machine_beside(target), self.formats.chip, options.job_count
-        )
+        machine = machine_beside(self.partitioner)
+        assert machine is not None  # a chip is planned
+        meter = PlanMeter(target.name, self.formats.chip.clock, machine, self.formats.chip, options.job_count)
         super().__init__(tasks, options, model, database, seed, watch, meter)
         for entry, task, progress in zip(self.report.tasks, self.tasks, self.progress, strict=True):
             run = self.untuned(task)

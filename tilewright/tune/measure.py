@@ -24,7 +24,7 @@ import numpy as np
 from ..driver.tuning_database import Machine
 from ..support import children
 from ..support.errors import CompileError, UsageError
-from ..targets.base import Built, Target, Tunable, Tuning
+from ..targets.base import Built, Target, Tuning
 from .runner import KernelTiming, Request, RunnerReply, Subject, read_message, write_message
 from .space import Candidate
 
@@ -138,13 +138,13 @@ class RunnerProcess:
 
 def tuning_of(target: Target) -> Tuning:
     """The `Tuning` of a target; UsageError if it has none."""
-    if not isinstance(target, Tunable):
+    if (tuning := target.tuning()) is None:
         raise UsageError(
             f"target {target.name} cannot be tuned: its kernels are not measured on this machine",
             stage="tune",
-            hint="tune for target cpu, or give the target a `tuning` (tilewright.targets.base.Tunable)",
+            hint="tune for target cpu, or give the target a `tuning` (tilewright.targets.base.Target)",
         )
-    return target.tuning()
+    return tuning
 
 
 def machine_of(target: Any, description: Any, threads: int) -> Machine:

@@ -84,7 +84,7 @@ def measured(state: Any, name: str) -> DesignMeasurement | None:
     target: Any = find(name)
     own = State(state.request, target, target.describe(), name=state.name, graph=state.module.clone())
     fuse_graph(own)
-    total = _Sum(target)
+    total = _Sum(target.coprocessor)
     calls = Counter(op.attributes["callee"].value for op in own.module.operations() if op.name == "func.call")
     for function in own.module.functions():
         times = calls[symbol_of(function)]
@@ -98,8 +98,8 @@ def measured(state: Any, name: str) -> DesignMeasurement | None:
 class _Sum:
     """The numbers of calls, one kernel after the other."""
 
-    def __init__(self, target: Any) -> None:
-        self.target, self.formats = target, target.formats
+    def __init__(self, chip: Any) -> None:
+        self.chip, self.formats = chip, chip.formats
         self.bounds: Counter[str] = Counter()
         self.cycles = self.work = self.calls = self.left = 0
         self.energy = self.host = 0.0
@@ -107,9 +107,8 @@ class _Sum:
     def on_chip(self, kernel: Any, times: int) -> None:
         from ..targets.accelerator.layers import LayerRun, work_of
 
-        partitioner = self.target.partitioner
-        work = work_of(partitioner.select(kernel))
-        run = LayerRun.of(kernel.name, (), partitioner.scheduled(kernel), self.formats, work)
+        work = work_of(self.chip.select(kernel))
+        run = LayerRun.of(kernel.name, (), self.chip.scheduled(kernel), self.formats, work)
         self.cycles += times * run.cycles
         self.work += times * run.work
         self.energy += times * run.energy

@@ -23,7 +23,7 @@ from ..schedule.trace import format_trace
 from ..support.dims import open_dims
 from ..support.errors import CheckError, TilewrightError, UnsupportedError, UsageError
 from ..support.options import DEFAULT_TARGET, Options
-from ..targets.base import PlanTaker, find
+from ..targets.base import find
 from .cost import CostModel, require
 from .measure import Died, Meter, NoRunners, Outcome, machine_of
 from .pretrained import load
@@ -101,7 +101,7 @@ def tune(
     given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
-    if isinstance(find(target), PlanTaker):
+    if (chip := find(target).coprocessor) is not None and chip.tuned_on():
         return _tune_chip(source, threads, target, **given)
     require()  # before anything is waited for
     if runners:  # they measure, not this machine

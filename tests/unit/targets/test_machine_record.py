@@ -15,7 +15,6 @@ from support.machines import MACHINES
 
 import tilewright
 from tilewright.lang import te
-from tilewright.schedule.ceilings import Measurable
 from tilewright.schedule.machine import NO_LIMIT, Machine, Rate, lanes, one_thread
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
@@ -216,19 +215,58 @@ def test_sums_in_flight_follow_the_rate_of_an_addition():
 
 # ---- targets -------------------------------------------------------------------------------------------------------
 
+ASKED = {
+    "is tuned": lambda t: t.tuning() is not None,
+    "keeps packages": lambda t: t.toolchain(),
+    "keeps kernels": lambda t: t.memo(t.describe()) is not None,
+    "is examined": lambda t: t.checks(),
+    "is measured": lambda t: t.machine_name(),
+    "exports": lambda t: t.settings is not None,
+    "keeps states": lambda t: t.keeps_states,
+    "takes sizes": lambda t: t.takes_sizes,
+    "has a coprocessor": lambda t: t.coprocessor is not None,
+    "has members": lambda t: t.members,
+}
 ABILITIES = {
-    "cpu": {"Enterable", "Tunable", "Cacheable", "Remembering", "Warmable", "Examinable", "Measurable"},
-    "c": {"Exporter"},
-    "cortex-m4": {"Enterable", "Exporter", "Emulator"},
-    "wasm": {"Enterable", "Exporter"},
+    "cpu": set(ASKED) - {"exports", "has a coprocessor", "has members"},
+    "c": {"exports", "takes sizes"},
+    "cortex-m4": {"exports"},
+    "web": {"exports"},
+    "cpu+systolic32": {"keeps states", "has a coprocessor"},
+    "opencl+cpu": {"keeps states", "has members"},
 }
 
 
 @pytest.mark.parametrize("name", ABILITIES)
-def test_what_targets_can_do_are_protocols(name):
-    protocols = [getattr(base, n) for n in set().union(*ABILITIES.values()) - {"Measurable"}]
-    found = {p.__name__ for p in (*protocols, Measurable) if isinstance(base.find(name), p)}
-    assert found == ABILITIES[name]
+def test_a_target_says_what_it_can(name):
+    target = base.find(name)
+    assert {what for what, can in ASKED.items() if can(target)} == ABILITIES[name]
+
+
+def test_what_a_target_cannot_has_one_clear_error():
+    """Of each method that a target need not have; what it runs instead says so when it is asked to run."""
+
+    class Bare(base.Target):
+        name, doc = "bare", ""
+
+        def describe(self):
+            return Machine()
+
+        def stages(self):
+            return ()
+
+    bare = Bare()
+    assert bare.recorded == "bare" and not any(can(bare) for can in ASKED.values())
+    assert not (bare.forms() or bare.device_list() or bare.beside(bare) or bare.start(1) or bare.check({}))
+    with pytest.raises(UsageError, match="'bare' has no parameters") as e:
+        bare.configured({"array": "16", "bus": "8"})
+    assert e.value.hint == "leave out :array=16,bus=8"
+    with pytest.raises(UsageError, match="has no emulator"):
+        bare.emulate(None, [])
+    with pytest.raises(UsageError, match="cannot continue from"):
+        bare.enter(None, Path("x"))
+    with pytest.raises(UsageError, match="code for bare does not run in this process"):
+        bare.load(None, 1).context()
 
 
 @pytest.fixture
@@ -239,9 +277,9 @@ def own():
         base._TARGETS.remove(name)
 
 
-def a_target(name: str) -> SimpleNamespace:
-    what = dict.fromkeys(("describe", "stages", "link", "check", "load"), lambda *_: None)
-    return SimpleNamespace(name=name, doc="", **what)
+def a_target(name: str) -> base.Target:
+    what = dict.fromkeys(("describe", "stages"), lambda *_: None)
+    return type("Some", (base.Target,), {"name": name, "doc": "", **what})()
 
 
 def test_targets_of_a_program_of_its_own(own):
@@ -254,3 +292,6 @@ def test_targets_of_a_program_of_its_own(own):
     with pytest.raises(UsageError, match="no target") as e:
         base.register(SimpleNamespace(name="half"))
     assert "describe" in e.value.hint
+    with pytest.raises(UsageError, match="no target") as e:
+        base.register(SimpleNamespace(name="all", doc="", describe=None, stages=None))
+    assert "inherit" in e.value.hint

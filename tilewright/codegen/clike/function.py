@@ -4,29 +4,9 @@ it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from ..gpu.open_launch import OpenLaunch
+from ..gpu.open_launch import ONE_THREAD, Launch, OpenLaunch
 from .dialect import Dialect
-
-
-@dataclass(frozen=True)
-class DispatchSize:
-    """On how many threads a kernel runs: threads of a block, and blocks (x, y, z). Of a kernel whose loops share their
-    iterations out (`thread`) any number is right."""
-
-    block: tuple[int, int, int] = (1, 1, 1)
-    grid: tuple[int, int, int] = (1, 1, 1)
-
-    def extent(self, axis: str) -> int:
-        """Of ``block.x`` and the like: how many threads there are."""
-        name, _, dim = axis.partition(".")
-        return (self.block if name == "block" else self.grid)["xyz".index(dim)]
-
-    @property
-    def units(self) -> int:
-        """Of all blocks together."""
-        return prod(self.block) * prod(self.grid)
 
 
 @dataclass(frozen=True)
@@ -45,7 +25,7 @@ class ClikeFunction:
     helpers: tuple[str, ...]
     needs_math: bool
     sizes: tuple[str, ...] = ()
-    launch: DispatchSize = DispatchSize()
+    launch: Launch = ONE_THREAD
     shared: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
     arrays: tuple[tuple[str, str, int], ...] = ()
@@ -69,14 +49,14 @@ class ClikeFunction:
             params.append(d.typed_scratch.format(name=name, type=kind, number=i))
         if self.arrays:
             own = [d.own_typed_scratch.format(name=name, size=size) for name, _, size in self.arrays]
-            lines[:0] = [f"    {line}" for line in (d.unit.format(block=prod(self.launch.block)), *own)]
+            lines[:0] = [f"    {line}" for line in (d.unit.format(block=self.launch.threads), *own)]
         outside = "".join(f"{line}\n" for line in self.shared) if d.shared_outside else ""
         lines[:0] = begin + ([] if d.shared_outside else [f"    {line}" for line in self.shared])
         head = d.entry.format(
             params=d.between.join(params) or "void",
             name=f"{prefix}{self.name}",
             block=", ".join(map(str, self.launch.block)),
-            units=prod(self.launch.block),
+            units=self.launch.threads,
             shared=outside,
         )
         body = "\n".join(map(wrapped, lines))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from ...support.sizes import smaller
+from ..gpu.open_launch import Launch
 from ..gpu.open_sizes import most_units
-from .function import DispatchSize
 
 #: threads of a block, and the most blocks, of kernels whose loops distribute their iterations
 SHARING_BLOCK, SHARING_GRID = 64, 4096
@@ -15,25 +15,25 @@ SHARING_BLOCK, SHARING_GRID = 64, 4096
 SCRATCH_BYTES = 64 << 20
 
 
-def launch_of(nest: Nest) -> DispatchSize:
+def launch_of(nest: Nest) -> Launch:
     """As many threads on each axis as the longest loop on it has iterations; blocks may be sizes.
 
     >>> from tilewright.schedule.text import parse_nest
     >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
-    DispatchSize(block=(64, 1, 1), grid=(4, 1, 1))
+    Launch(grid=(4, 1, 1), block=(64, 1, 1))
     """
     most = most_units(nest, _trips)
     if THREAD in most:
-        return DispatchSize((SHARING_BLOCK, 1, 1), (smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1))
+        return Launch((smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1), (SHARING_BLOCK, 1, 1))
     (i, j, k), (x, y, z) = ([most.get(f"{name}.{d}", 1) for d in "xyz"] for name in ("block", "grid"))
-    return DispatchSize((i, j, k), (x, y, z))
+    return Launch((x, y, z), (i, j, k))
 
 
-def limited(launch: DispatchSize, nest: Nest, nbytes: int) -> DispatchSize:
+def limited(launch: Launch, nest: Nest, nbytes: int) -> Launch:
     """As many threads as have room for scratch memory, of `nbytes` for each: of kernels that distribute iterations."""
     if not nbytes or not any(isinstance(s, For) and s.kind == THREAD for s in walk_stmts(nest.body)):
         return launch
-    most = max(SCRATCH_BYTES // (nbytes * SHARING_BLOCK), 1)
+    most = max(SCRATCH_BYTES // (nbytes * launch.threads), 1)
     return replace(launch, grid=(smaller(launch.grid[0], most), 1, 1))
 
 

@@ -37,10 +37,10 @@ from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
-from ..gpu.open_launch import typical_grid
+from ..gpu.open_launch import ONE_THREAD, typical_grid
 from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
-from .function import ClikeFunction, DispatchSize
+from .function import ClikeFunction
 from .launch import launch_of, limited, may_skip
 from .vector_loops import VectorLoops
 
@@ -55,7 +55,7 @@ def emit(nest: Nest, dialect: Dialect, constants: frozenset[str] = frozenset()) 
 
 class ClikeEmitter(VectorLoops):
     def __init__(self, nest: Nest, dialect: Dialect, constants: frozenset[str]) -> None:
-        self.launch = launch_of(nest) if dialect.axes else DispatchSize()
+        self.launch = launch_of(nest) if dialect.axes else ONE_THREAD
         self.closed = closed(nest) if dialect.axes and not dialect.size else None
         nest = self.closed.nest if self.closed is not None else nest
         super().__init__(nest.buffers(), nest.name, dialect)

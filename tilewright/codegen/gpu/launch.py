@@ -5,14 +5,12 @@ Nests that are scheduled for a processor bind loops to ``thread``: here each ite
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 from ...schedule.concurrent import Units
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
+from .open_launch import Launch
 from .open_sizes import most_units
 
 #: threads of a block where the machine's record has no warp size
@@ -24,30 +22,6 @@ CLUSTER, _CLUSTERED = "cluster", "grid.x"
 #: threads of a block in teams that run instructions together, warps of lanes or warpgroups of members: the axis within
 #: a team -> that of teams. The size of a team is the limit of the axis within it
 _TEAMS = {"lane": "warp", "member": "group"}
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Blocks of a grid and threads of a block, along x, y and z."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-
-    @staticmethod
-    def from_json(data: Mapping[str, Sequence[int]]) -> Launch:
-        """The inverse of `dataclasses.asdict`."""
-        (x, y, z), (i, j, k) = data["grid"], data["block"]
-        return Launch((x, y, z), (i, j, k))
-
-    @property
-    def threads(self) -> int:
-        x, y, z = self.block
-        return x * y * z
-
-    @property
-    def alone(self) -> bool:
-        """Whether one thread does everything."""
-        return self.threads == 1 and self.grid == (1, 1, 1)
 
 
 class LaunchAxes:

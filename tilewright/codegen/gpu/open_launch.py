@@ -1,9 +1,10 @@
-"""Launch parameters that the host computes at run time for kernels with dynamic shapes (`open_sizes`)."""
+"""Launch parameters of a kernel, and those that the host computes at run time with dynamic shapes (`open_sizes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ...support.errors import UnsupportedError
@@ -12,6 +13,39 @@ from ...support.sizes import typical
 #: what indices are computed in ends before this
 LARGEST = 1 << 31
 Formula = str | int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """On how many threads a kernel runs: blocks of a grid and threads of a block, along x, y and z. Of a kernel whose
+    loops share their iterations out (`thread`) any number is right."""
+
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Sequence[int]]) -> Launch:
+        """The inverse of `dataclasses.asdict`."""
+        (x, y, z), (i, j, k) = data["grid"], data["block"]
+        return Launch((x, y, z), (i, j, k))
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return prod(self.block)
+
+    @property
+    def units(self) -> int:
+        """The threads of all blocks."""
+        return self.threads * prod(self.grid)
+
+    def extent(self, axis: str) -> int:
+        """Of ``block.x`` and the like: how many threads there are."""
+        name, _, dim = axis.partition(".")
+        return (self.block if name == "block" else self.grid)["xyz".index(dim)]
+
+
+ONE_THREAD = Launch()
 
 
 @dataclass(frozen=True)

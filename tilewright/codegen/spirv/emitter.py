@@ -13,9 +13,8 @@ from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Store, Wait, writes
 from ...support.sizes import smaller
 from ...tensor.expr import Buffer, bounds, ceildiv
-from ..clike.function import DispatchSize
-from ..clike.launch import SCRATCH_BYTES
-from ..gpu.open_launch import OpenLaunch, typical_grid
+from ..clike.launch import limited
+from ..gpu.open_launch import Launch, OpenLaunch, typical_grid
 from ..gpu.text import SsaValue
 from ..gpu.vectors import always, in_turn, whole_only
 from ..gpu.walk import NestWalk
@@ -35,7 +34,7 @@ class SpirvModule(NamedTuple):
     scratch memory of a thread, which are one more parameter for each number; and what open sizes need."""
 
     text: str
-    launch: DispatchSize
+    launch: Launch
     pieces: tuple[int, ...] = ()
     scratch: tuple[int, ...] = ()
     open: OpenLaunch | None = None
@@ -110,13 +109,11 @@ class SpirvEmitter(NestWalk):
                 found = text.integer("add", found, self.number(f"{name}.{'xyz'[i]}"))
         return found
 
-    def launch(self) -> DispatchSize:
+    def launch(self) -> Launch:
         made = self.units.launch
         if any(self.units.is_thread(k) for k in self.units.kinds):
-            units = made.block[0] * made.block[1] * made.block[2]
-            room = max(SCRATCH_BYTES // (self.own * units), 1) if self.own else _GRID
-            return DispatchSize(made.block, (smaller(made.grid[0], min(room, _GRID)), 1, 1))
-        return DispatchSize(made.block, made.grid)
+            made = replace(made, grid=(smaller(made.grid[0], _GRID), 1, 1))
+        return limited(made, self.nest, self.own)
 
     def number(self, axis: str) -> str:
         name, _, d = axis.partition(".")

@@ -40,8 +40,8 @@ class KernelPlacement:
 class Partitioner:
     """The kernels of one chip: what is found out about one is kept for the next that is the same."""
 
-    def __init__(self, formats: Formats, host: bool, asked: int = 1) -> None:
-        self.formats, self.host, self.asked = formats, host, asked
+    def __init__(self, formats: Formats, beside: bool, asked: int = 1) -> None:
+        self.formats, self.hosted, self.asked = formats, beside, asked
         self.selected: dict[Kernel, InstructionSelection | str] = {}
         self.planned: dict[Kernel, Planned | str] = {}
         self.report: list[KernelPlacement] = []
@@ -57,10 +57,6 @@ class Partitioner:
         self.report = []
         return [taken for g in groups if (taken := self.claim(g, alone))]
 
-    def notes(self, chip: str, host: str) -> list[str]:
-        """A sentence for each kernel of the last model: where it runs, and why."""
-        return [f"{p.kernel.name} runs on {chip if p.on_chip else host}: {p.why}" for p in self.report]
-
     def claim(self, group: Sequence[int], alone: Callable[[Sequence[int]], Kernel]) -> Sequence[int]:
         """The beginning of a group that the chip runs: the longest one, or with a host the one that is done first."""
         first: KernelPlacement | None = None
@@ -71,7 +67,7 @@ class Partitioner:
             if placed.on_chip:
                 left = alone(nodes[n:]) if n < len(nodes) else None
                 runs.append((placed.seconds + self.on_host(left), nodes[:n], placed))
-                if not self.host:
+                if not self.hosted:
                     break
             first = first or placed
         if not runs:
@@ -103,7 +99,7 @@ class Partitioner:
         if isinstance(made, str):
             return KernelPlacement(kernel, False, made)
         here, there = made.timing.cycles / self.formats.chip.clock, work(found) / self.formats.chip.host_rate
-        if self.host and here > there:
+        if self.hosted and here > there:
             return KernelPlacement(kernel, False, f"{here * 1e6:.3g} us on the chip, {there * 1e6:.3g} us on the host")
         tuned = ", tuned" if self.tuned.get(nameless(kernel)) == "" else ""
         return KernelPlacement(kernel, True, f"{made.timing.cycles} cycles{tuned}", here)

@@ -3,6 +3,7 @@ rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, make_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,14 +13,15 @@ from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.schedule import Schedule
 from ...schedule.trace import replay
-from ...support.errors import TilewrightError
+from ...support.errors import TilewrightError, UnsupportedError
 from ...tensor.kernel import Kernel
-from ..base import Target, TargetStage
-from ..beside.stages import Taken, with_other
+from ..base import Coprocessor, Target, TargetStage
+from ..several.stages import Taken, with_other
 from ..state import CompilationState
-from .binary import ChipProgram
+from .binary import ChipProgram, Formats
 from .by_hand import planned
 from .describe import Chip
+from .identity import design_of, version
 from .partition import Partitioner, nameless
 from .plan import Planned
 
@@ -45,17 +47,46 @@ def beside(description: Machine, chip: Chip) -> Machine:
     return changed.from_json(description.to_json())
 
 
-def on_chip(partitioner: Partitioner, kernel: Kernel, trace: str | None) -> OnChip:
-    """A kernel as it was planned, or as a trace says."""
-    chip = partitioner.formats.chip
-    schedule = Schedule(kernel, chip)
-    try:
-        made = partitioner.scheduled(kernel) if trace is None else planned(replay(schedule, trace))
-    except TilewrightError as e:
-        e.operator = f"kernel {kernel.name}"
-        raise
-    schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
-    return OnChip(schedule, chip.name, (), planned=made, tuned=partitioner.tuned.get(nameless(kernel)))
+class ChipKernels(Partitioner, Coprocessor):
+    """The kernels of one chip, which is called `name`, alone or beside a host."""
+
+    def __init__(self, formats: Formats, name: str, host: Target | None) -> None:
+        super().__init__(formats, host is not None)
+        self.name, self.host = name, host
+
+    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> list[Sequence[int]]:
+        """The operations that the chip runs, a list for each kernel. A chip alone has to run all of them: an
+        UnsupportedError lists what it cannot."""
+        taken = super().claims(groups, alone)
+        left = [p for p in self.report if not p.on_chip]
+        if self.host is None and (left or sum(map(len, taken)) != sum(map(len, groups))):
+            why = "; ".join(f"{p.kernel.name}: {p.why}" for p in left[:4]) or "parts of kernels are left"
+            raise UnsupportedError(
+                f"{self.name} cannot run all of the model: {why}",
+                stage="fuse",
+                hint=f"target='cpu+{self.name}' leaves that to the processor",
+            )
+        return taken
+
+    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
+        """A kernel as it was planned, or as a trace says."""
+        chip = self.formats.chip
+        schedule = Schedule(kernel, chip)
+        try:
+            made = self.scheduled(kernel) if trace is None else planned(replay(schedule, trace))
+        except TilewrightError as e:
+            e.operator = f"kernel {kernel.name}"
+            raise
+        schedule.plan = f"{made.plan}; {made.timing.cycles} cycles"
+        return OnChip(schedule, chip.name, (), planned=made, tuned=self.tuned.get(nameless(kernel)))
+
+    def notes(self) -> list[str]:
+        """A sentence for each kernel of the last model: where it runs, and why."""
+        chip, host = self.formats.chip.name, self.host.name if self.host is not None else ""
+        return [f"{p.kernel.name} runs on {chip if p.on_chip else host}: {p.why}" for p in self.report]
+
+    def tuned_on(self) -> tuple[str, str, str]:
+        return type(self.formats.chip).name, design_of(self.formats.chip), version()
 
 
 def alone() -> tuple[TargetStage, ...]:
@@ -74,7 +105,7 @@ def with_chip(host: Target) -> tuple[TargetStage, ...]:
 
 def assemble_chip(state: CompilationState) -> None:
     """The chip's kernels: programs, and what calls of them need to know."""
-    formats = state.target.formats
+    formats = state.target.coprocessor.formats
     for name, made in state.schedules.items():
         if isinstance(made, OnChip):
             assert made.planned is not None
@@ -93,16 +124,16 @@ def emit_chip(state: CompilationState) -> None:
     """Verify the chip's programs as its dialect."""
     from .dialect import ChipDialect, verify
 
-    verify(ChipDialect(state.target.formats).module(*programs_of(state)))
+    verify(ChipDialect(state.target.coprocessor.formats).module(*programs_of(state)))
 
 
 def dialect_text(state: CompilationState) -> str:
     """The chip's kernels in its dialect."""
     from .dialect import ChipDialect
 
-    return str(ChipDialect(state.target.formats).module(*programs_of(state)))
+    return str(ChipDialect(state.target.coprocessor.formats).module(*programs_of(state)))
 
 
 def chip_text(state: CompilationState) -> str:
     """The chip's programs as the assembler reads them."""
-    return "\n".join(map(state.target.formats.text, programs_of(state)))
+    return "\n".join(map(state.target.coprocessor.formats.text, programs_of(state)))

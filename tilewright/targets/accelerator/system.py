@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ...program.program import Call
+from ...support.errors import UsageError
 from ..base import Target
-from ..beside.runner import PartsRunner
+from ..several.runner import SeveralRunner
 from .binary import MAGIC, ChipProgram, Formats
 from .functional import Functional
-from .timing import ProgramTiming, simulate
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from .target import ChipTarget
+    from ...program.states import StateBuffers
 
 
 class ChipMachine(Protocol):
@@ -35,7 +35,7 @@ def on_chip(objects: Mapping[str, bytes]) -> Set[str]:
 
 @dataclass(frozen=True)
 class ChipCalls:
-    """A chip that runs calls of a program (`beside.runner.Other`)."""
+    """A chip that runs calls of a program (`several.runner.Other`)."""
 
     machine: ChipMachine | None
     programs: Mapping[str, ChipProgram]
@@ -45,26 +45,31 @@ class ChipCalls:
         self.machine.run(self.programs[call.symbol], memory)
 
 
-class SystemRunner(PartsRunner):
-    """The `targets.base.ProgramRunner` of a host and a chip; the simulator is loaded only if the chip runs a part."""
+class SystemRunner(SeveralRunner):
+    """The `targets.base.ProgramRunner` of a host and a chip; the simulator is loaded only if the chip runs a part.
+    `formats` gives the chip's; one that this process was not given raises an error then."""
 
-    no_clock = "a chip's cycles are in `explain`"
-
-    def __init__(self, package: Package, threads: int, target: ChipTarget, host: Target | None) -> None:
-        self.target = target
+    def __init__(
+        self,
+        package: Package,
+        threads: int,
+        formats: Callable[[], Formats],
+        host: Target | None,
+        states: StateBuffers | None,
+    ) -> None:
         #: what runs the chip's programs: the simulator, or a machine that takes its place
         self.machine: Callable[[Formats], ChipMachine] = Functional
         chip = on_chip(package.objects)
-        self.programs = {s: self.formats.disassemble(d) for s, d in package.objects.items() if s in chip}
-        super().__init__(package, threads, chip, host)
-
-    @property
-    def formats(self) -> Formats:
-        return self.target.formats
+        self.formats = formats
+        self.programs = {s: formats().disassemble(package.objects[s]) for s in chip}
+        super().__init__(package, threads, [host], package.description, states, chip)
 
     def other(self) -> ChipCalls:
-        return ChipCalls(self.machine(self.formats) if self.programs else None, self.programs)
+        return ChipCalls(self.machine(self.formats()) if self.programs else None, self.programs)
 
-    def timings(self) -> dict[str, ProgramTiming]:
-        """The time of each kernel of the chip, by symbol."""
-        return {s: simulate(self.formats, p) for s, p in self.programs.items()}
+    def timed(self) -> SystemRunner:
+        raise UsageError(
+            f"there is no clock for kernels beside {self.package.target.partition('+')[0]}",
+            stage="run",
+            hint="a chip's cycles are in `explain`",
+        )

@@ -15,42 +15,44 @@ import ast
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...support.errors import PackageError, UnsupportedError, UsageError
+from ...support.errors import PackageError, UsageError
 from ..base import Beside, Target, TargetStage
+from ..several.beside import BesideHost
 from .describe import Chip
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
-    from ...tensor.kernel import Kernel
+    from ...program.states import StateBuffers
     from .binary import Formats
-    from .partition import KnownPlan, Partitioner
-    from .stages import OnChip
+    from .stages import ChipKernels
     from .system import SystemRunner
 
 
-class ChipTarget:
+class ChipTarget(Target):
     """See `tilewright.targets.base.Target`; `given` is what follows the chip's name in that of the target. A chip of a
     file is called `name`, and in packages, which know no folders, `kept`."""
 
     def __init__(
         self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "", kept: str = ""
     ) -> None:
-        self.kind, self.given, self.host, self.kept = kind, dict(given or {}), None, kept
-        shown = ",".join(f"{k}={v}" for k, v in self.given.items())
+        self.kind, self.given, self.kept = kind, dict(given or {}), kept
         self.plain = name or kind.name
+        self.name, self.doc = self.called(self.plain), f"{kind.doc} (simulated)"
 
-        def called(plain: str) -> str:
-            return f"{plain}{',' if ':' in plain else ':'}{shown}" if shown else plain
+    def called(self, plain: str) -> str:
+        """A name with the parameters that are given."""
+        shown = ",".join(f"{k}={v}" for k, v in self.given.items())
+        return f"{plain}{',' if ':' in plain else ':'}{shown}" if shown else plain
 
-        self.name, self.recorded = called(self.plain), called(kept or self.plain)
-        self.doc = f"{kind.doc} (simulated)"
+    @property
+    def recorded(self) -> str:
+        return self.called(self.kept or self.plain)
 
     @cached_property
     def chip(self) -> Chip:
@@ -67,142 +69,74 @@ class ChipTarget:
         return Formats(self.chip)
 
     @cached_property
-    def partitioner(self) -> Partitioner:
-        from .partition import Partitioner
-
-        return Partitioner(self.formats, host=False)
+    def coprocessor(self) -> ChipKernels:  # type: ignore[override]
+        return _kernels(self, None)
 
     def configured(self, parameters: Mapping[str, str]) -> ChipTarget:
-        """See `tilewright.targets.base.Configurable`."""
         return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain, self.kept)
 
     def beside(self, host: Target) -> ChipBesideHost:
-        """See `tilewright.targets.base.Beside`."""
         return ChipBesideHost(self, host)
 
     def describe(self) -> Chip:
         return self.chip
-
-    def tuned_on(self) -> tuple[str, str, str]:
-        """See `tilewright.targets.base.PlanTaker`."""
-        from .identity import design_of, version
-
-        return self.kind.name, design_of(self.chip), version()
-
-    def take_plans(self, known: KnownPlan | None) -> None:
-        """See `tilewright.targets.base.PlanTaker`."""
-        self.partitioner.take_plans(known)
-
-    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
-        """All of it; an UnsupportedError lists what the chip cannot do."""
-        taken = self.partitioner.claims(groups, alone)
-        left = [p for p in self.partitioner.report if not p.on_chip]
-        whole = sum(map(len, taken)) == sum(map(len, groups))
-        if left or not whole:
-            why = "; ".join(f"{p.kernel.name}: {p.why}" for p in left[:4]) or "parts of kernels are left"
-            raise UnsupportedError(
-                f"{self.name} cannot run all of the model: {why}",
-                stage="fuse",
-                hint=f"target='cpu+{self.name}' leaves that to the processor",
-            )
-        return taken
-
-    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
-        from .stages import on_chip
-
-        return on_chip(self.partitioner, kernel, trace)
-
-    def notes(self) -> list[str]:
-        """See `tilewright.targets.base.Partitioning`."""
-        return self.partitioner.notes(self.chip.name, "")
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import alone
 
         return alone()
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        return {s: objects[s] for s in program.symbols}
-
-    def check(self, description: dict[str, Any]) -> None:
-        """A simulated chip is everywhere."""
-
-    def load(self, package: Package, threads: int) -> SystemRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> SystemRunner:
         from .system import SystemRunner
 
-        return SystemRunner(package, threads, self, None)
+        return SystemRunner(package, threads, lambda: self.formats, None, states)
 
 
-class ChipBesideHost:
-    """A chip and a host as one target: see `tilewright.targets.base.Partitioning`."""
+class ChipBesideHost(BesideHost):
+    """A chip and a host as one target."""
 
     def __init__(self, chip: ChipTarget, host: Target) -> None:
-        self.accelerator, self.host = chip, host
-        self.name, self.recorded = f"{host.name}+{chip.name}", f"{host.name}+{chip.recorded}"
-        self.doc = f"{host.doc}; {chip.doc} beside it"
-
-    @property
-    def formats(self) -> Formats:
-        return self.accelerator.formats
+        super().__init__(host, chip.name, chip.recorded, chip.doc)
+        self.chip = chip
 
     @cached_property
-    def partitioner(self) -> Partitioner:
-        from .partition import Partitioner
-
-        return Partitioner(self.formats, host=True)
+    def coprocessor(self) -> ChipKernels:  # type: ignore[override]
+        return _kernels(self.chip, self.host)
 
     def describe(self) -> Any:
         """The host's description, with bytes kept as the chip multiplies them."""
         from .stages import beside
 
-        return beside(self.host.describe(), self.accelerator.chip)
-
-    def notes(self) -> list[str]:
-        """See `tilewright.targets.base.Partitioning`."""
-        return self.partitioner.notes(self.accelerator.chip.name, self.host.name)
-
-    def tuned_on(self) -> tuple[str, str, str]:
-        """See `tilewright.targets.base.PlanTaker`."""
-        return self.accelerator.tuned_on()
-
-    def take_plans(self, known: KnownPlan | None) -> None:
-        """See `tilewright.targets.base.PlanTaker`."""
-        self.partitioner.take_plans(known)
-
-    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
-        return self.partitioner.claims(groups, alone)
-
-    def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
-        from .stages import on_chip
-
-        return on_chip(self.partitioner, kernel, trace)
+        return beside(self.host.describe(), self.chip.chip)
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import with_chip
 
         return with_chip(self.host)
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        from ..beside.parts import link
+    def taken(self, objects: Mapping[str, bytes]) -> Set[str]:
         from .system import on_chip
 
-        return link(program, objects, on_chip(objects), self.host, self.host.describe())
+        return on_chip(objects)
 
-    def check(self, description: dict[str, Any]) -> None:
-        self.host.check(description)
-
-    def load(self, package: Package, threads: int) -> SystemRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> SystemRunner:
         from .system import SystemRunner
 
-        return SystemRunner(package, threads, self.accelerator, self.host)
+        return SystemRunner(package, threads, lambda: self.chip.formats, self.host, states)
+
+
+def _kernels(chip: ChipTarget, host: Target | None) -> ChipKernels:
+    from .stages import ChipKernels
+
+    return ChipKernels(chip.formats, chip.name, host)
 
 
 class AbsentChip(ChipTarget):
     """The chip of a file that this process was not given: what a package has for the host runs without it."""
 
     def __init__(self, name: str) -> None:
-        self.name = self.recorded = self.plain = self.kept = self.doc = name
-        self.given, self.host = {}, None
+        self.name = self.plain = self.kept = self.doc = name
+        self.given = {}
 
     @property
     def kind(self) -> type[Chip]:  # type: ignore[override]

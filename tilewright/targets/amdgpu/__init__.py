@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
-from ..base import TargetStage
-from ..elsewhere import Elsewhere
-from ..kernels_alone import KernelsAlone
+from ..base import Target, TargetStage
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -19,21 +17,19 @@ if TYPE_CHECKING:
 DEFAULT = "gfx90a"
 
 
-class AmdTarget(KernelsAlone):
+class AmdTarget(Target):
     """See `tilewright.targets.base.Target`. `gfx`: AMD's name of a GPU's instructions."""
 
     doc = "AMD GPUs: code objects, which do not run here; -o folder/ writes them; amdgpu:gfx942 names another one"
-    #: see `tilewright.targets.base.OfMachines`
     machine_parameter = "gfx"
-    #: see `tilewright.targets.base.Exporter`
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
+    elsewhere = "export it with Executable.export, and load its code object with HIP or HSA"
 
     def __init__(self, gfx: str = DEFAULT) -> None:
         self.gfx = gfx
         self.name = "amdgpu" if gfx == DEFAULT else f"amdgpu:{gfx}"
 
     def configured(self, parameters: Mapping[str, str]) -> AmdTarget:
-        """See `tilewright.targets.base.Configurable`."""
         from .description import MACHINES
 
         if unknown := set(parameters) - {"gfx"}:
@@ -58,15 +54,11 @@ class AmdTarget(KernelsAlone):
         )
 
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
-        """See `tilewright.targets.base.Showing`."""
         from . import stages
 
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export, and load its code object with HIP or HSA")
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         """The code object, model.json and weights.bin (`targets/gpu/files.py`)."""
         from .code_object import exported
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..base import TargetStage
-from ..kernels_alone import KernelsAlone
+from ..base import Target, TargetStage
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
     from .run_here import CRunner
 
 
-class CTarget(KernelsAlone):
+class CTarget(Target):
     """See `tilewright.targets.base.Target`."""
 
     name = "c"
     doc = "portable C99 source, without allocation and without dependencies; -o out/ writes the files"
-    #: name of a setting -> (choices, what it does); the first choice is the default
+    takes_sizes = True
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
         "weights": (("arrays", "blob"), "weights as constant arrays in C, or as a binary file with linker symbols"),
     }
@@ -35,17 +34,12 @@ class CTarget(KernelsAlone):
 
         return (TargetStage("emit", 5, "loop nests to C functions", stages.emit_kernels, stages.emitted_text),)
 
-    def load(self, package: Package, threads: int) -> CRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> CRunner:
         from .run_here import CRunner
 
         return CRunner(package)
 
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> CRunner:
-        """See `tilewright.targets.base.SizeTaker`; there are no states, which this target does not have."""
-        return self.load(package, threads)
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
-        """The files of the library by name."""
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         from .library import files
 
         return files(package, settings)

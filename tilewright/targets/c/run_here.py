@@ -15,7 +15,7 @@ from typing import Any
 from ...program.package import Package
 from ...support.aligned import address, aligned_empty
 from ...support.errors import PackageError, UsageError
-from ..base import not_at_once
+from ..base import Context, ProgramRunner
 from .library import CInterface, files, layout
 
 FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
@@ -27,10 +27,9 @@ def compiler() -> str | None:
     return next((n for n in names if n and shutil.which(n.split()[0])), None)
 
 
-class CRunner:
+class CRunner(ProgramRunner):
     """A package's C code; it is compiled when it is first run, so that code can be made where no C compiler is."""
 
-    seconds_per_tick = 1e-9
     threads = 1
 
     def __init__(self, package: Package) -> None:
@@ -48,10 +47,8 @@ class CRunner:
         )
 
 
-class CContext:
+class CContext(Context):
     """An arena for one run at a time; `resize` says for which sizes of open dimensions."""
-
-    enter = staticmethod(not_at_once)
 
     def __init__(self, function, lay: CInterface) -> None:
         self.function, self.layout = function, lay
@@ -60,7 +57,7 @@ class CContext:
         self.arena = aligned_empty(self.size, max(64, lay.align))
 
     def resize(self, table: int, arena: int) -> None:
-        """See `SizedContext`; the sizes are at the beginning of the table."""
+        """The sizes are at the beginning of the table."""
         assert self.layout.open is not None
         count, align = len(self.layout.open.dims), self.layout.align
         self.sizes = list((ctypes.c_int64 * count).from_address(table))
@@ -73,12 +70,6 @@ class CContext:
         if code:
             name, text = self.layout.errors[code]
             raise PackageError(f"the model returned {name}: {text}", stage="run")
-
-    def judge(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def build(package: Package, lay: CInterface):

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..base import Check
-from ..kernels_alone import ByLlvm
+from ..by_llvm import ByLlvm
 
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
-    from ...schedule.nest import Nest
     from .description import CpuDescription
     from .device import CpuRunner
 
@@ -27,6 +26,8 @@ class CpuTarget(ByLlvm):
     package = __name__
     name = "cpu"
     doc = "this machine's processor: AVX-512, AVX2 or NEON by the features found at run time"
+    keeps_states = takes_sizes = True
+    shares = "host"
 
     def describe(self) -> CpuDescription:
         from .description import host
@@ -46,36 +47,27 @@ class CpuTarget(ByLlvm):
         return KernelMemo(description, MAKER)
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
-        """What `tilewright doctor` asks."""
         from .checks import checks
 
         return checks()
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """See `tilewright.targets.base.Sharing`: a processor takes every nest, and is one unit."""
-        return 1
-
     def toolchain(self) -> str:
-        """The versions of all that turns nests into code."""
         from ...codegen.llvm.assemble import toolchain
         from ..instructions import SOURCES
 
         return toolchain(SOURCES)
 
     def tuning(self) -> Any:
-        """See `tilewright.targets.base.Tuning`."""
         from . import tuning
 
         return tuning
 
     def machine_name(self) -> str:
-        """See `tilewright.schedule.ceilings.Measurable`."""
         from . import ceilings
 
         return ceilings.machine_name()
 
     def measure_ceilings(self, threads: int) -> Any:
-        """See `tilewright.schedule.ceilings.Measurable`."""
         from . import ceilings
 
         return ceilings.measure(threads)
@@ -91,17 +83,7 @@ class CpuTarget(ByLlvm):
 
         check_runs_here(CpuDescription.from_json(description))
 
-    def load(self, package: Package, threads: int) -> CpuRunner:
-        from .device import CpuRunner
-
-        return CpuRunner(package, threads)
-
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
-        """See `tilewright.targets.base.SizeTaker`."""
-        return self.load_with_states(package, threads, states)
-
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> CpuRunner:
-        """See `tilewright.targets.base.StateKeeper`."""
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> CpuRunner:
         from .device import CpuRunner
 
         return CpuRunner(package, threads, states=states)

@@ -40,7 +40,7 @@ _link_lock = threading.Lock()
 wait_for(_link_lock)
 
 
-class CpuRunner:
+class CpuRunner(base.ProgramRunner):
     """The code of a package, loaded; `context` gives memory and threads to run it. PackageError if it does not link.
 
     With `timed` its program is linked anew, with time stamps in it. `states` are the buffers of its states, if it has
@@ -81,7 +81,6 @@ class CpuRunner:
         return CpuContext(self)
 
     def forms_of(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> entry.Forms:
-        """See `tilewright.targets.base.FormsMaker`."""
         return entry.Forms(inputs, outputs)
 
     def timed(self) -> CpuRunner:
@@ -89,7 +88,7 @@ class CpuRunner:
         return self if self.is_timed else CpuRunner(self.package, self.threads, timed=True, states=self.states)
 
 
-class CpuContext:
+class CpuContext(base.Context):
     """An arena, scratch memory and a team of threads."""
 
     def __init__(self, runner: CpuRunner) -> None:
@@ -163,7 +162,6 @@ class CpuContext:
         self._sizes.value = table
 
     def expect(self, forms: entry.Forms) -> None:
-        """See `tilewright.targets.base.FormedContext`."""
         if self._entry is not None:
             self._entry.expect(forms)
 

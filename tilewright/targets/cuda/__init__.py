@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
 from ..gpu.on_device import OnDevice, device_parameter
-from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
-    from ...program.package import Package
-    from ...program.states import StateBuffers
     from ...schedule.nest import Nest
     from ..gpu.device import Device
     from ..gpu.opened import Devices
-    from ..gpu.runner import GpuRunner
     from .description import CudaDescription
     from .stages import CudaKernel
 
@@ -25,11 +20,10 @@ if TYPE_CHECKING:
 DEFAULT = "sm_80"
 
 
-class CudaTarget(OnDevice, KernelsAlone):
+class CudaTarget(OnDevice):
     """See `tilewright.targets.base.Target`."""
 
     doc = "NVIDIA GPUs through PTX; cuda:sm_90a names another one than sm_80"
-    #: see `tilewright.targets.base.OfMachines`
     machine_parameter = "sm"
 
     def __init__(self, sm: str = DEFAULT, device: str = "") -> None:
@@ -38,7 +32,6 @@ class CudaTarget(OnDevice, KernelsAlone):
         self.name = f"cuda:{','.join(parameters)}" if parameters else "cuda"
 
     def configured(self, parameters: Mapping[str, str]) -> CudaTarget:
-        """See `tilewright.targets.base.Configurable`."""
         from .description import MACHINES
 
         device = device_parameter("cuda", parameters, ("sm",))
@@ -74,11 +67,10 @@ class CudaTarget(OnDevice, KernelsAlone):
         return launched(nest, self.describe())
 
     def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """See `tilewright.targets.base.Sharing`: LLVM IR is made to see that it can be."""
+        """See `tilewright.targets.base.Target`: LLVM IR is made to see that it can be."""
         from ...codegen.nvptx.emitter import emit
 
-        launch = emit(nest, self.describe()).launch
-        return launch.threads * prod(launch.grid)
+        return emit(nest, self.describe()).launch.units
 
     def unpack(self, data: bytes) -> CudaKernel:
         from .stages import CudaKernel
@@ -94,25 +86,9 @@ class CudaTarget(OnDevice, KernelsAlone):
         return found
 
     def tuning(self) -> Any:
-        """See `tilewright.targets.base.Tuning`."""
         from . import tuning
 
         return tuning
-
-    def load(self, package: Package, threads: int) -> GpuRunner:
-        from .device import runner
-
-        return runner(package, which=self.device)
-
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
-        """See `tilewright.targets.base.StateKeeper`."""
-        from .device import runner
-
-        return runner(package, states=states, which=self.device)
-
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
-        """See `tilewright.targets.base.SizeTaker`."""
-        return self.load_with_states(package, threads, states)
 
     def known_devices(self) -> Devices[Any, Any]:
         from .device import DEVICES
@@ -120,13 +96,11 @@ class CudaTarget(OnDevice, KernelsAlone):
         return DEVICES
 
     def measure_ceilings(self, threads: int) -> Any:
-        """See `tilewright.schedule.ceilings.Measurable`."""
         from .ceilings import measure
 
         return measure(self.bench(), self.describe(), self.machine_name())
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
-        """See `tilewright.targets.base.Examinable`."""
         return {"CUDA": lambda: self.known_devices().check("CUDA")}
 
 

@@ -13,14 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...program.package import Package
-from ...program.states import StateBuffers
 from ...support.errors import PackageError
 from ..gpu.device import BufferSlice, Dispatch, Run, Step, StepTimes
 from ..gpu.failure import Kind, failure
-from ..gpu.open_runner import OpenGpuRunner
 from ..gpu.opened import Devices
-from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
 from .stages import CudaKernel
 from .tensor_maps import TensorMaps
@@ -37,23 +33,6 @@ _GONE = (
 )
 #: bytes at whose multiples parts of pinned memory begin
 _PINNED_ALIGN = 256
-
-
-def runner(
-    package: Package,
-    driver: Callable[[], Driver] | None = None,
-    states: StateBuffers | None = None,
-    which: str = "",
-) -> GpuRunner:
-    """A package; the driver is asked for when it first runs, so that code can be made where there is no GPU."""
-
-    def device() -> CudaDevice:
-        found = CudaDevice(driver()) if driver is not None else DEVICES.open(which)
-        check(str(package.description["sm"]), *found.driver.capability())
-        return found
-
-    kind = GpuRunner if package.program.open is None else OpenGpuRunner
-    return kind(package, device, CudaKernel.from_bytes, states)
 
 
 def check(wanted: str, major: int, minor: int) -> None:
@@ -260,8 +239,3 @@ def _numbered() -> list[tuple[int, str]]:
 
 
 DEVICES = Devices("cuda", _numbered, lambda d: d[1], lambda d: CudaDevice(Driver(number=d[0])))
-
-
-def device(which: str = "") -> CudaDevice:
-    """The GPU of that number or name, for this process; the first one without."""
-    return DEVICES.open(which)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...codegen.clike.dialect import Dialect
-from ...codegen.clike.function import ClikeFunction, DispatchSize
-from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
+from ...codegen.clike.function import ClikeFunction
+from ...codegen.gpu.open_launch import Launch, LaunchAt, OpenLaunch
 from ...program.program import align_up
 from .device import BufferSlice
 from .in_place import Pairs, without
@@ -32,7 +32,7 @@ class GpuKernel:
 
     name: str
     text: str
-    launch: DispatchSize
+    launch: Launch
     writes: tuple[bool, ...]
     scratch: tuple[int, ...] = ()
     pieces: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class GpuKernel:
     @staticmethod
     def from_json(told: dict[str, Any]) -> GpuKernel:
         """The inverse of `dataclasses.asdict`."""
-        launch = DispatchSize(tuple(told["launch"]["block"]), tuple(told["launch"]["grid"]))
+        launch = Launch.from_json(told["launch"])
         tuples = {n: tuple(told[n]) for n in ("writes", "scratch", "pieces")}
         others = tuple((tuple(map(tuple, pairs)), GpuKernel.from_json(k)) for pairs, k in told["in_place"])
         return GpuKernel(

@@ -28,7 +28,7 @@ def emit_kernels(state: CompilationState, emit: Emit) -> None:
         made = emit(nest, state.description)
         state.emitted[name] = made.text
         check_known(made.text, name)
-        unmet = (ALONE,) if made.launch.alone else ()
+        unmet = (ALONE,) if made.launch.units == 1 else ()
         state.infos[name] = replace(kernel_info(nest, 0, unmet), parallel=False, pieces=False)
         state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
+from ..base import Target
 from .target import TextTarget
 
 if TYPE_CHECKING:
@@ -20,22 +21,16 @@ if TYPE_CHECKING:
     from .runner import GpuRunner
 
 
-class OnDevice:
+class OnDevice(Target):
     """A part of a target: its device is the first, or the one that the parameter ``device`` names by its number or by a
     part of its name, as in ``opencl:device=1``."""
 
     device = ""
-
-    def describe(self) -> Any:
-        """See `tilewright.targets.base.Target`."""
-        raise NotImplementedError
+    keeps_states = takes_sizes = True
+    shares = "device"
 
     def built(self, nest: Nest) -> Any:
         """A kernel as devices take it, of a finished nest."""
-        raise NotImplementedError
-
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """See `tilewright.targets.base.Sharing`."""
         raise NotImplementedError
 
     def unpack(self, data: bytes) -> DeviceKernel:
@@ -52,36 +47,21 @@ class OnDevice:
         """The device, for this process; UsageError if it is not there."""
         return self.known_devices().open(self.device)
 
-    # ---- optional protocols of `targets.base`
-
     def device_list(self) -> Sequence[str]:
-        """See `tilewright.targets.base.DeviceTarget`."""
         return self.known_devices().names()
 
-    def load(self, package: Package, threads: int) -> GpuRunner:
-        from .runner import GpuRunner
-
-        return GpuRunner(package, self.opened)
-
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
-        """See `tilewright.targets.base.StateKeeper`."""
-        from .runner import GpuRunner
-
-        return GpuRunner(package, self.opened, states=states)
-
-    def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
-        """See `tilewright.targets.base.SizeTaker`."""
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> GpuRunner:
         from .open_runner import OpenGpuRunner
+        from .runner import GpuRunner
 
-        return OpenGpuRunner(package, self.opened, states=states)
+        kind = GpuRunner if package.program.open is None else OpenGpuRunner
+        return kind(package, self.opened, self.unpack, states)
 
     def machine_name(self) -> str:
-        """See `tilewright.schedule.ceilings.Measurable`."""
         device = self.opened()
         return f"{device.name}, driver {device.version}"
 
     def measure_ceilings(self, threads: int) -> Any:
-        """See `tilewright.schedule.ceilings.Measurable`."""
         from .ceilings import measure
 
         return measure(self.bench(), self.machine_name())
@@ -113,13 +93,12 @@ class PlacedText(TextTarget, OnDevice):
     name = ""
 
     def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """See `tilewright.targets.base.Sharing`: the text is printed to see that it can be."""
+        """See `tilewright.targets.base.Target`: the text is printed to see that it can be."""
         from ...codegen.clike.printer import emit
 
         return emit(nest, self.dialect(), constants).launch.units
 
     def configured(self, parameters: Mapping[str, str]) -> Self:
-        """See `tilewright.targets.base.Configurable`."""
         made = type(self)()
         made.device = device_parameter(self.plain, parameters)
         made.name = f"{self.plain}:device={made.device}"

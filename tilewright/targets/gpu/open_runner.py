@@ -22,7 +22,7 @@ from ...program.program import COPY, BufferRef, align_up
 from ...program.versions import Limits, Versions
 from ...support.errors import PackageError, TilewrightError
 from ...support.formulas import evaluate, function
-from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step
+from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Step
 from .runner import GpuContext, GpuRunner
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PART_ALIGN_BYTES = 256
 
 
 class OpenGpuRunner(GpuRunner):
-    """See `GpuRunner`; contexts are `tilewright.targets.base.SizedContext`s. PackageError for a kernel whose formulas
+    """See `GpuRunner`; PackageError for a kernel whose formulas
     are none of the program's dimensions."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -108,7 +108,7 @@ class OpenGpuContext(GpuContext):
     # ---- sizes
 
     def resize(self, table: int, arena: int) -> None:
-        """See `tilewright.targets.base.SizedContext`."""
+        """See `tilewright.targets.base.Context`."""
         names = self.open.names
         dims, starts = len(names), len(names) + len(self.open.starts)
         count = starts + len(self.open.copies)
@@ -125,7 +125,7 @@ class OpenGpuContext(GpuContext):
                 for number, nbytes in enumerate(wanted):
                     self.grow(space, number, nbytes)
             self.kept.keep(numbers[:dims], found)
-        self.now = found
+        self.now, self.recordings = found, found.recordings
 
     def grow(self, space: str, number: int, nbytes: int) -> None:
         """Have so many bytes. What was recorded with less memory goes: its buffers are not used any more."""
@@ -150,18 +150,10 @@ class OpenGpuContext(GpuContext):
 
     # ---- what is run
 
-    def recorded(self) -> Any:
-        key = tuple(s.front for s in self.states)
-        known = self.size.recordings
-        if key not in known:
-            inputs, outputs = (self.whole(space) for space in ("input", "output"))
-            known[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
-        return known[key]
-
     def tensors(self, space: str) -> Sequence[TensorInfo]:
         return self.size.inputs if space == "input" else self.size.outputs
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> tuple[Step, ...]:
         made: list[Step] = []
         copies, launches = iter(self.size.copies), self.runner.launches(self.size.sizes)
         kernels: dict[str, DeviceKernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
@@ -179,7 +171,7 @@ class OpenGpuContext(GpuContext):
                 parts.append(tables[call.symbol])
             kernel, given = kernel.placed(parts)
             made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
-        return made
+        return tuple(made)
 
     def placed(self, ref: BufferRef, nbytes: int) -> BufferSlice:
         """So many bytes of a buffer."""

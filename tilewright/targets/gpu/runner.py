@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...program.program import COPY, BufferRef
+from ...program.program import COPY, BufferRef, Call
 from ...program.states import StateBuffers
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END
-from ..base import not_at_once
+from ..base import Context, ProgramRunner
 from .constants import Uploaded, uploaded
 from .device import BufferSlice, Device, DeviceKernel, Dispatch, Move, Run, Step, StepTimes
 from .kernels import GpuKernel
@@ -20,18 +20,17 @@ from .states import DeviceState
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import TensorInfo
+    from ...program.program import StateInfo, TensorInfo
     from ...program.timeline import Stamps
 
 
-class GpuRunner:
+class GpuRunner(ProgramRunner):
     """A package's kernels and constants on a device (`tilewright.targets.base.ProgramRunner`).
 
     The device is asked for when the program first runs: code can be made where there is none. `unpack` makes a kernel
     of an object of the package; `states` are the buffers of its states.
     """
 
-    seconds_per_tick = 1e-9
     threads = 1
 
     def __init__(
@@ -66,48 +65,84 @@ class GpuRunner:
         return self
 
 
-class GpuContext:
-    """Memory on the device for one run at a time, and the run, recorded.
+class DeviceMemory:
+    """What one run at a time of a program has on a device. `kernels` are the device's by symbol, `states` those that
+    lie there, by their numbers in the program; `spaces` has the buffers of each space by number. Where a state has two
+    buffers there is a recording for each of them that has the value."""
 
-    Where a state has two buffers there is a recording for each of them that has the value.
-    """
+    def __init__(self, device: Device, kernels: Mapping[str, DeviceKernel], states: Mapping[int, DeviceState]) -> None:
+        self.device, self.kernels, self.states = device, kernels, states
+        self.spaces: dict[str, Any] = {}
+        self.scratch: Any = None
+        self.recordings: dict[Any, Any] = {}
 
-    enter = staticmethod(not_at_once)
+    def begin(self, spaces: Mapping[str, Any]) -> None:
+        """With these buffers, and scratch memory for all kernels."""
+        self.spaces = dict(spaces)
+        scratch = max((k.scratch_bytes for k in self.kernels.values()), default=0)
+        self.scratch = self.device.allocate(scratch) if scratch else None
+
+    def part(self, ref: BufferRef) -> BufferSlice:
+        """A buffer of the program that lies here."""
+        if ref.space in ("state", "next"):
+            state = self.states[ref.index]
+            return BufferSlice(state.buffers[state.front ^ (ref.space == "next")], ref.offset, ref.nbytes)
+        return BufferSlice(self.spaces[ref.space][ref.index], ref.offset, ref.nbytes)
+
+    def steps_of(self, calls: Iterable[Call]) -> tuple[Step, ...]:
+        """One for each call."""
+        made: list[Step] = []
+        for call in calls:
+            parts = tuple(map(self.part, call.args))
+            if call.symbol == COPY:
+                made.append(Move(*parts))
+                continue
+            kernel, parts = self.kernels[call.symbol].placed(parts)
+            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
+        return tuple(made)
+
+    def record_once(self, run: Callable[[], Run], *key: Any) -> Any:
+        """A recording of that key, made once for each place of the states."""
+        known, key = self.recordings, (*key, *(s.front for s in self.states.values()))
+        if key not in known:
+            made = self.device.record(run())
+            known[key] = made
+        return known[key]
+
+
+class GpuContext(Context, DeviceMemory):
+    """Memory on the device for one run at a time, and the run, recorded."""
 
     def __init__(self, runner: GpuRunner, device: Device) -> None:
-        self.device, self.runner, program = device, runner, runner.program
-        self.program = program
-        self.states = [DeviceState.of(device, b) for b in runner.states.buffers]
-        for state, info in zip(self.states, program.states, strict=True):
+        self.runner, self.program = runner, runner.program
+        states = {n: DeviceState.of(device, b) for n, b in enumerate(runner.states.buffers)}
+        super().__init__(device, runner.kernels, states)
+        for state, info in self.with_infos():
             if info.swapped:
                 state.double()
-        self.spaces: dict[str, list[Any]] = {}
-        self.scratch: Any = None
-        self.recordings: dict[tuple[int, ...], Any] = {}
         self.prepare()
+
+    def with_infos(self) -> Iterable[tuple[DeviceState, StateInfo]]:
+        """The states, and what the program says of each."""
+        return zip(self.states.values(), self.program.states, strict=True)
 
     def prepare(self) -> None:
         """Allocates memory, and records the run."""
-        program, device, runner = self.program, self.device, self.runner
-        self.spaces = {
+        program, device = self.program, self.device
+        spaces = {
             "input": [device.allocate(t.nbytes) for t in program.inputs],
             "output": [device.allocate(t.nbytes) for t in program.outputs],
-            "constant": [c.buffer for c in runner.constants],
+            "constant": [c.buffer for c in self.runner.constants],
             "arena": [device.allocate(program.arena_size)],
         }
-        scratch = max((k.scratch_bytes for k in runner.kernels.values()), default=0)
-        self.scratch = device.allocate(scratch) if scratch else None
+        self.begin(spaces)
         self.recorded()
 
     # ---- what is run ----
 
     def recorded(self) -> Any:
         """The run with the values of the states where they are now."""
-        key = tuple(s.front for s in self.states)
-        if key not in self.recordings:
-            inputs, outputs = (self.whole(space) for space in ("input", "output"))
-            self.recordings[key] = self.device.record(Run(tuple(self.steps()), inputs, outputs))
-        return self.recordings[key]
+        return self.record_once(lambda: Run(self.steps(), self.whole("input"), self.whole("output")))
 
     def whole(self, space: str) -> tuple[BufferSlice, ...]:
         """All bytes of the inputs or the outputs that have any."""
@@ -118,30 +153,16 @@ class GpuContext:
         """The inputs or the outputs."""
         return self.program.inputs if space == "input" else self.program.outputs
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> tuple[Step, ...]:
         """One for each call of the program."""
-        made: list[Step] = []
-        for call in self.program.calls:
-            parts = tuple(map(self.part, call.args))
-            if call.symbol == COPY:
-                made.append(Move(*parts))
-                continue
-            kernel, parts = self.runner.kernels[call.symbol].placed(parts)
-            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
-        return made
-
-    def part(self, ref: BufferRef) -> BufferSlice:
-        if ref.space in ("state", "next"):
-            state = self.states[ref.index]
-            return BufferSlice(state.buffers[state.front ^ (ref.space == "next")], ref.offset, ref.nbytes)
-        return BufferSlice(self.spaces[ref.space][ref.index], ref.offset, ref.nbytes)
+        return self.steps_of(self.program.calls)
 
     # ---- running ----
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """See `tilewright.targets.base.Context`."""
         given, wanted = _arrays(self.tensors("input"), inputs), _arrays(self.tensors("output"), outputs)
-        for state in self.states:
+        for state in self.states.values():
             state.bring()
         recorded = self.recorded()
         try:
@@ -150,14 +171,11 @@ class GpuContext:
             else:
                 fill(stamps, self.device.run_timed(recorded, given, wanted))
         except BaseException:
-            for state, info in zip(self.states, self.program.states, strict=True):
+            for state, info in self.with_infos():
                 state.failed(in_place=bool(info.output) and not info.swapped)
             raise
-        for state, info in zip(self.states, self.program.states, strict=True):
+        for state, info in self.with_infos():
             state.done(info.swapped)
-
-    def judge(self) -> None:
-        """Nothing to adapt: runs do not differ."""
 
     def close(self) -> None:
         """Buffers go with the context."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..elsewhere import Elsewhere
 from .target import TextTarget
 
 if TYPE_CHECKING:
@@ -15,14 +14,10 @@ if TYPE_CHECKING:
 class SourceTarget(TextTarget):
     """See `tilewright.targets.base.Target`. Files of kernels end in the name of the target."""
 
-    name: str
-    #: see `tilewright.targets.base.Exporter`
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
+    elsewhere = "export it with Executable.export, and compile its kernels where they are to run"
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export, and compile its kernels where they are to run")
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         """A file for each kernel, model.json and weights.bin (`targets/gpu/files.py`)."""
         from .files import files
         from .kernels import GpuKernel

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..base import TargetStage
-from ..kernels_alone import KernelsAlone
+from ..base import Target, TargetStage
 from .describe import GpuDescription
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from .kernels import GpuKernel
 
 
-class TextTarget(KernelsAlone):
+class TextTarget(Target):
     """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
 
     #: what the text of a kernel is called (`Schedule.source`)
@@ -41,5 +40,4 @@ class TextTarget(KernelsAlone):
         return kernel(emit(nest, self.dialect(), frozenset()), self.dialect())
 
     def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
-        """See `tilewright.targets.base.Showing`."""
         return {self.form: lambda nest, description: self.built(nest).text}

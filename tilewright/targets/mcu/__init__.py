@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import Emulated
-from ..elsewhere import Elsewhere
-from ..kernels_alone import ByLlvm, KernelsAlone
+from ..by_llvm import ByLlvm
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from ...program.package import Package
 
 
-class McuTarget(ByLlvm, KernelsAlone):
+class McuTarget(ByLlvm):
     """See `tilewright.targets.base.Target`."""
 
     package = __name__
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
+    elsewhere = "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export"
 
     def __init__(self, machine: McuDescription) -> None:
         self.machine = machine
@@ -29,13 +29,7 @@ class McuTarget(ByLlvm, KernelsAlone):
     def describe(self) -> McuDescription:
         return self.machine
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(
-            self.name,
-            "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
-        )
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         from .library import files
 
         return files(package, self.machine)

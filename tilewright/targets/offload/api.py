@@ -29,7 +29,6 @@ class Offload:
     build: Build
 
     def beside(self, host: Target) -> OffloadBesideHost:
-        """See `tilewright.targets.base.Beside`."""
         from .target import OffloadBesideHost
 
         return OffloadBesideHost(self, host)

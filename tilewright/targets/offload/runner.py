@@ -10,24 +10,25 @@ import numpy as np
 from ...program.program import Call
 from ...support.errors import UsageError
 from ..base import Target
-from ..beside.runner import PartsRunner
+from ..several.runner import SeveralRunner
 from .api import Code, Offload
 from .operation import MAGIC, Operation, OperationArguments, view
 
 if TYPE_CHECKING:
     from ...program.package import Package
+    from ...program.states import StateBuffers
 
 
-class OffloadRunner(PartsRunner):
+class OffloadRunner(SeveralRunner):
     """A program loaded into this process (`targets.base.ProgramRunner`): code is made for each call that was taken,
     because equal kernels have constants of their own."""
 
-    no_clock = "measure in the code itself"
-
-    def __init__(self, package: Package, threads: int, offload: Offload, host: Target) -> None:
+    def __init__(
+        self, package: Package, threads: int, offload: Offload, host: Target, states: StateBuffers | None
+    ) -> None:
         self.offload = offload
         self.places = {s: OperationArguments.from_bytes(d) for s, d in package.objects.items() if d.startswith(MAGIC)}
-        super().__init__(package, threads, self.places.keys(), host)
+        super().__init__(package, threads, [host], package.description, states, self.places.keys())
         calls = {n: c for n, c in enumerate(self.program.calls) if c.symbol in self.places}
         self.operations = {n: self.operation(c) for n, c in calls.items()}
         self.codes = {n: self.built(o) for n, o in self.operations.items()}
@@ -65,7 +66,7 @@ class OffloadRunner(PartsRunner):
         return self
 
     def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
-        """See `beside.runner.Other`."""
+        """See `several.runner.Other`."""
         places, operation = self.places[call.symbol], self.operations[number]
         pairs = zip(operation.operands, places.operands, strict=True)
         given = [None if o is None or n is None else _read_only(view(memory[n], o)) for o, n in pairs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...codegen.kernel_info import KernelInfo
-from ..beside.stages import Taken
+from ..several.stages import Taken
 from ..state import CompilationState
 from .operation import OperationArguments
 

@@ -5,36 +5,34 @@ Loading a package needs neither MLIR nor LLVM, so what compiles is imported wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.machine import Machine
 from ...support.dtypes import TYPES
 from ...support.errors import UsageError
-from ..base import Target, TargetStage
-from ..beside.parts import link
+from ..base import Coprocessor, Target, TargetStage
+from ..several.beside import BesideHost
 from .api import Offload
 from .operation import MAGIC, OperationArguments, of_level2
 
 if TYPE_CHECKING:
     from ...program.package import Package
-    from ...program.program import Program
+    from ...program.states import StateBuffers
     from ...tensor.kernel import Kernel
     from .runner import OffloadRunner
     from .stages import Offloaded
 
 
-class OffloadBesideHost:
-    """See `tilewright.targets.base.Partitioning`, and `Annotating`: the operations are chosen at level 2."""
+class OffloadKernels(Coprocessor):
+    """See `tilewright.targets.base.Coprocessor`: the operations are chosen at level 2."""
+
+    host: Target
 
     def __init__(self, offload: Offload, host: Target) -> None:
         self.offload, self.host = offload, host
-        self.name = f"{host.name}+{offload.name}"
-        self.doc = f"{host.doc}; operations of {offload.name} beside it"
-        self.taken: dict[str, str] = {}
+        self.chosen: dict[str, str] = {}
 
     def annotate(self, operation: Any) -> str:
-        """See `tilewright.targets.base.Annotating`."""
         about = of_level2(operation)
         if any(o is not None and TYPES[o.dtype].computed for o in (*about.operands, *about.results)):
             return ""  # codes of less than a byte
@@ -49,13 +47,12 @@ class OffloadBesideHost:
 
     def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> list[Sequence[int]]:
         """The operations that were annotated, each a kernel of its own."""
-        self.taken = {}
+        self.chosen = {}
         made = {n: alone([n]).opaque for g in groups for n in g}
         return [[n] for n, o in sorted(made.items()) if o is not None and o.processor == self.offload.name]
 
     def notes(self) -> list[str]:
-        """See `tilewright.targets.base.Partitioning`."""
-        return [f"{k} runs on {self.offload.name}: {o}" for k, o in self.taken.items()] or [
+        return [f"{k} runs on {self.offload.name}: {o}" for k, o in self.chosen.items()] or [
             f"{self.offload.name} takes nothing of the model"
         ]
 
@@ -70,26 +67,27 @@ class OffloadBesideHost:
         from .stages import Offloaded
 
         places = OperationArguments.of(kernel)
-        self.taken[kernel.name] = str(places.operation)
-        return Offloaded(Schedule(kernel, self.describe()), self.offload.name, (), places=places)
+        self.chosen[kernel.name] = str(places.operation)
+        return Offloaded(Schedule(kernel, self.host.describe()), self.offload.name, (), places=places)
 
-    def describe(self) -> Machine:
-        return self.host.describe()
+
+class OffloadBesideHost(BesideHost):
+    """See `tilewright.targets.base.Target`."""
+
+    def __init__(self, offload: Offload, host: Target) -> None:
+        super().__init__(host, offload.name, offload.name, f"operations of {offload.name}")
+        self.offload, self.coprocessor = offload, OffloadKernels(offload, host)
 
     def stages(self) -> Sequence[TargetStage]:
-        from ..beside.stages import with_other
+        from ..several.stages import with_other
         from .stages import assemble, text
 
         return with_other(self.host, assemble, f"what {self.offload.name} computes", {6: text})
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        taken = {s for s, data in objects.items() if data.startswith(MAGIC)}
-        return link(program, objects, taken, self.host, description)
+    def taken(self, objects: Mapping[str, bytes]) -> Set[str]:
+        return {s for s, data in objects.items() if data.startswith(MAGIC)}
 
-    def check(self, description: dict[str, Any]) -> None:
-        self.host.check(description)
-
-    def load(self, package: Package, threads: int) -> OffloadRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> OffloadRunner:
         from .runner import OffloadRunner
 
-        return OffloadRunner(package, threads, self.offload, self.host)
+        return OffloadRunner(package, threads, self.offload, self.host, states)

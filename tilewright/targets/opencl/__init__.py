@@ -27,7 +27,6 @@ class OpenClTarget(PlacedText):
     kind = ""
 
     def configured(self, parameters: Mapping[str, str]) -> OpenClTarget:
-        """See `tilewright.targets.base.Configurable`."""
         made = OpenClTarget()
         made.device, made.kind = device_parameter(self.plain, parameters, ("kind",)), parameters.get("kind", "")
         if "kind" in parameters and made.kind not in KINDS:
@@ -58,7 +57,6 @@ class OpenClTarget(PlacedText):
         return DEVICES
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
-        """See `tilewright.targets.base.Examinable`."""
         return {"OpenCL": lambda: self.known_devices().check("OpenCL")}
 
 

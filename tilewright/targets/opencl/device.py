@@ -114,7 +114,7 @@ class ClDevice:
 
     def compiled(self, kernel: GpuKernel) -> Any:
         """The driver's kernel; PackageError if it refuses the text."""
-        if kernel.launch.block[0] * kernel.launch.block[1] * kernel.launch.block[2] > self.own.max_work_group_size:
+        if kernel.launch.threads > self.own.max_work_group_size:
             raise PackageError(
                 f"{kernel.name} needs blocks of {kernel.launch.block}; {self.name} has up to "
                 f"{self.own.max_work_group_size} units in a block",

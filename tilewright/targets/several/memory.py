@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ...program.program import COPY, BufferRef, Call, Program
+from ...program.program import Program
 from ..gpu.constants import Uploaded
-from ..gpu.device import BufferSlice, Device, Dispatch, Move, Run, Step
+from ..gpu.device import Device, Run
+from ..gpu.runner import DeviceMemory
 from ..gpu.states import DeviceState
 from .segments import Segment, Transfer
 
 
-class DeviceMemory:
+class SegmentMemory(DeviceMemory):
     """Buffers of one device for one run of a program at a time. `kernels` are the device's by symbol, `constants` and
     `states` those that lie there, by their numbers in the program."""
 
@@ -25,60 +26,30 @@ class DeviceMemory:
         constants: Mapping[int, Uploaded],
         states: Mapping[int, DeviceState],
     ) -> None:
-        self.device, self.kernels, self.constants, self.states = device, kernels, constants, states
-        self.arena = device.allocate(program.devices[number].arena_size)
-        scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
-        self.scratch = device.allocate(scratch) if scratch else None
-        self.recordings: dict[Any, Any] = {}
-
-    def part(self, ref: BufferRef) -> BufferSlice:
-        """A buffer of the program that lies here."""
-        if ref.space in ("state", "next"):
-            state = self.states[ref.index]
-            buffer = state.buffers[state.front ^ (ref.space == "next")]
-        else:
-            buffer = self.constants[ref.index].buffer if ref.space == "constant" else self.arena
-        return BufferSlice(buffer, ref.offset, ref.nbytes)
-
-    def recorded(self, key: Any, run: Callable[[], Run]) -> Any:
-        """A recording, made once for each place of the states."""
-        key = (key, *(s.front for s in self.states.values()))
-        if key not in self.recordings:
-            self.recordings[key] = self.device.record(run())
-        return self.recordings[key]
+        super().__init__(device, kernels, states)
+        arena = {number: device.allocate(program.devices[number].arena_size)}
+        self.begin({"arena": arena, "constant": {n: c.buffer for n, c in constants.items()}})
 
     def whole(self, number: int, segment: Segment) -> Any:
         """A segment with its copies from and to the host, recorded."""
-        return self.recorded(
-            number,
+        return self.record_once(
             lambda: Run(
-                self.steps(segment.calls),
+                self.steps_of(c for _, c in segment.calls),
                 tuple(self.part(t.device) for t in segment.uploads),
                 tuple(self.part(t.device) for t in segment.downloads),
             ),
+            number,
         )
 
     def calls(self, number: int, segment: Segment) -> Any:
         """The calls of a segment alone."""
-        return self.recorded((number, "calls"), lambda: Run(self.steps(segment.calls)))
+        return self.record_once(lambda: Run(self.steps_of(c for _, c in segment.calls)), number, "calls")
 
     def copy(self, t: Transfer, to_device: bool) -> Any:
         """One copy alone."""
         part = (self.part(t.device),)
         run = Run((), inputs=part) if to_device else Run((), outputs=part)
-        return self.recorded((t.number, to_device), lambda: run)
-
-    def steps(self, calls: Sequence[tuple[int, Call]]) -> tuple[Step, ...]:
-        """One for each call."""
-        made: list[Step] = []
-        for _, call in calls:
-            parts = tuple(map(self.part, call.args))
-            if call.symbol == COPY:
-                made.append(Move(*parts))
-                continue
-            kernel, parts = self.kernels[call.symbol].placed(parts)
-            made.append(Dispatch(kernel, parts, self.scratch if kernel.scratch_bytes else None))
-        return tuple(made)
+        return self.record_once(lambda: run, t.number, to_device)
 
 
-__all__ = ["DeviceMemory"]
+__all__ = ["SegmentMemory"]

@@ -1,90 +1,99 @@
-"""Runs a program on several devices, segment by segment, and copies the tensors that the next segment needs."""
+"""Runs a program on several devices, segment by segment, and copies the tensors that the next segment needs; or on a
+host and a coprocessor, which take turns on the same memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ...program.program import BufferRef
+from ...program.program import BufferRef, Call
 from ...program.states import StateBuffers
 from ...support.aligned import address, aligned_empty
-from ..base import ProgramRunner, not_at_once
+from ...support.errors import UsageError
+from ..base import Context, ProgramRunner, Target
 from ..gpu.constants import Uploaded, uploaded
 from ..gpu.device import Device, DeviceKernel
 from ..gpu.states import DeviceState
-from .memory import DeviceMemory
-from .segments import BOUNCE, HOST, Segment, bounces, host_program, segments
+from .memory import SegmentMemory
+from .segments import BESIDE, BOUNCE, HOST, Segment, bounces, host_arena, host_program, segments
 from .states import Kept, kept, take
 from .timing import RunClock
 
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.timeline import Stamps
-    from .target import SeveralTarget
-
 
 _UNTIMED = contextlib.nullcontext()
 
 
-class SeveralRunner:
+class Other(Protocol):
+    """A coprocessor, for one run at a time."""
+
+    def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
+        """Run call `number` of the program on the bytes of its arguments, those that it writes change."""
+
+
+class SeveralRunner(ProgramRunner):
     """A package's code on its devices (`tilewright.targets.base.ProgramRunner`).
 
-    Devices are asked for when the program first runs: code can be made where there are none. `states` are the buffers
-    of its states. With `timed` the host's functions are linked with time stamps.
+    Devices are asked for when the program first runs: code can be made where there are none. `members` are the targets
+    by the number of the device, the host's the first; `machine` is the description that the host's code was made for.
+    `states` are the buffers of the program's states. What has a coprocessor overrides `other`; it runs the symbols
+    `taken`.
     """
-
-    seconds_per_tick = 1e-9
 
     def __init__(
         self,
         package: Package,
         threads: int,
-        target: SeveralTarget,
-        states: StateBuffers | None = None,
-        timed: bool = False,
+        members: Sequence[Any],
+        machine: Any,
+        states: StateBuffers | None,
+        taken: Set[str] = frozenset(),
     ) -> None:
-        self.package, self.program, self.target, self.asked = package, package.program, target, threads
+        self.package, self.program, self.members, self.asked = package, package.program, members, threads
         self.states = StateBuffers(package.program.states) if states is None else states
-        self.segments = segments(self.program)
+        self.segments = segments(self.program, taken)
         self.hosts: dict[int, ProgramRunner] = {}
         for n, segment in enumerate(self.segments):
             if segment.device == HOST and segment.symbols:
-                made = self.on_host(n, segment)
-                self.hosts[n] = made.timed() if timed else made
+                self.hosts[n] = self.on_host(n, segment, machine)
         #: of the host; devices have one each
         self.threads = max((r.threads for r in self.hosts.values()), default=1)
         self.kernels: dict[int, dict[str, DeviceKernel]] = {}
         for segment in self.segments:
-            for symbol in segment.symbols if segment.device != HOST else ():
+            for symbol in segment.symbols if segment.device > HOST else ():
                 known = self.kernels.setdefault(segment.device, {})
                 if symbol not in known:
-                    known[symbol] = target.members[segment.device].unpack(package.objects[symbol])
+                    known[symbol] = members[segment.device].unpack(package.objects[symbol])
         self.constants: dict[int, Uploaded] = {}
         self.devices: dict[int, Device] = {}
         self.beginning = threading.Lock()
 
-    def on_host(self, number: int, segment: Segment) -> ProgramRunner:
+    def on_host(self, number: int, segment: Segment, machine: Any) -> ProgramRunner:
         """One of the host's segments, loaded."""
-        host, head = self.target.host, f"part{number}/"
-        assert host is not None
+        host: Target | None = self.members[HOST]
+        head = f"part{number}/"
+        if host is None:
+            raise UsageError(f"{self.package.target} alone cannot run {segment.symbols[0]}", stage="load")
         own = {k.removeprefix(head): v for k, v in self.package.objects.items() if k.startswith(head)}
         program = host_program(self.program, segment.calls)
-        description = self.package.description["machines"][self.target.ordered().index(host)]
-        its = replace(self.package, target=host.name, description=description, program=program, objects=own)
+        its = replace(self.package, target=host.name, description=machine, program=program, objects=own)
         return host.load(its, self.asked)
 
     def opened(self) -> dict[int, Device]:
         """The devices by number, with the constants in their memory."""
         with self.beginning:
             if not self.devices:
-                used = sorted({s.device for s in self.segments} - {HOST})
-                found = {n: self.target.members[n].opened() for n in used}
+                used = sorted({s.device for s in self.segments} - {HOST, BESIDE})
+                found = {n: self.members[n].opened() for n in used}
                 for i, info in enumerate(self.program.constants):
                     if info.device in found:
                         self.constants[i] = uploaded(found[info.device], self.package.constants[i])
@@ -98,20 +107,23 @@ class SeveralRunner:
         """The same program with time stamps; a device's clock is asked in those runs that are given memory for them."""
         for device in self.opened().values():
             device.check_clock()
-        made = SeveralRunner(self.package, self.asked, self.target, self.states, timed=True)
-        made.constants, made.devices = self.constants, self.devices
+        made = copy(self)
+        made.hosts = {n: r.timed() for n, r in self.hosts.items()}
         return made
 
+    def other(self) -> Other | None:
+        """The coprocessor, for one more context."""
+        return None
 
-class SeveralContext:
+
+class SeveralContext(Context):
     """Memory for one run at a time: the host's arena and contexts, and what each device has."""
-
-    enter = staticmethod(not_at_once)
 
     def __init__(self, runner: SeveralRunner, devices: dict[int, Device]) -> None:
         self.runner, program = runner, runner.program
         self.program, self.segments = program, runner.segments
-        self.arena = aligned_empty(max(program.devices[HOST].arena_size, 1))
+        self.arena = aligned_empty(max(host_arena(program), 1))
+        self.other = runner.other()
         self.bounce = {n: np.empty(size, np.uint8) for n, size in bounces(program).items()}
         self.states: list[Kept] = [
             kept(devices.get(s.tensor.device), buffer, s.swapped)
@@ -120,13 +132,13 @@ class SeveralContext:
         self.memory = {n: self.on_device(n, device) for n, device in devices.items()}
         self.contexts = {n: r.context() for n, r in runner.hosts.items()}
         for n, segment in enumerate(self.segments):
-            if segment.device != HOST:
+            if segment.device > HOST:
                 self.memory[segment.device].whole(n, segment)
 
-    def on_device(self, number: int, device: Device) -> DeviceMemory:
+    def on_device(self, number: int, device: Device) -> SegmentMemory:
         states = {i: s for i, s in enumerate(self.states) if isinstance(s, DeviceState) and s.device is device}
         here = {i: c for i, c in self.runner.constants.items() if self.program.constants[i].device == number}
-        return DeviceMemory(device, number, self.program, self.runner.kernels.get(number, {}), here, states)
+        return SegmentMemory(device, number, self.program, self.runner.kernels.get(number, {}), here, states)
 
     # ---- running ----
 
@@ -138,7 +150,7 @@ class SeveralContext:
         clock = None if stamps is None else RunClock(stamps, self.runner.threads, len(self.program.calls))
         try:
             for n, segment in enumerate(self.segments):
-                if segment.device == HOST:
+                if segment.device <= HOST:
                     run.on_host(n, segment, clock)
                 elif clock is None:
                     run.on_device(n, segment)
@@ -152,9 +164,6 @@ class SeveralContext:
             clock.end()
         for state, info in zip(self.states, self.program.states, strict=True):
             state.done(info.swapped)
-
-    def judge(self) -> None:
-        """Runs do not differ."""
 
     def close(self) -> None:
         for c in self.contexts.values():
@@ -185,10 +194,15 @@ class _Run:
         return whole.reshape(-1).view(np.uint8)[ref.offset : ref.offset + ref.nbytes]
 
     def on_host(self, n: int, segment: Segment, clock: RunClock | None) -> None:
-        if n not in self.context.contexts:  # copies alone
+        if n not in self.context.contexts:  # copies alone, or a call of the coprocessor
             for number, call in segment.calls:
+                memory = [self.bytes_of(r) for r in call.args]
                 with clock.call(number) if clock is not None else _UNTIMED:
-                    self.bytes_of(call.args[1])[...] = self.bytes_of(call.args[0])
+                    if segment.device == HOST:
+                        memory[1][...] = memory[0]
+                    else:
+                        assert self.context.other is not None
+                        self.context.other.run_call(number, call, memory)
             return
         host = self.context.contexts[n]
         if clock is None:

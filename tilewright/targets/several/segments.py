@@ -1,18 +1,23 @@
 """Cuts a program into segments, each of one device: its uploads, calls, and downloads.
 
 The host's segments become native functions. A device runs a segment as one recording; copies that stand between its
-calls move to its beginning or its end where the memory that they touch allows it, else a new segment begins.
+calls move to its beginning or its end where the memory that they touch allows it, else a new segment begins. Each call
+of a coprocessor, which works in the host's memory, is a segment of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo
+from ..base import Target
 
 #: the number of the host's memory
 HOST = 0
+#: that of a coprocessor's calls
+BESIDE = -1
 #: a space of the host's memory by which values go from one device to another one
 BOUNCE = "bounce"
 
@@ -58,10 +63,14 @@ class Segment:
         )
 
 
-def segments(program: Program) -> list[Segment]:
-    """The calls of a program in order, in as few segments as their order allows."""
+def segments(program: Program, taken: Set[str] = frozenset()) -> list[Segment]:
+    """The calls of a program in order, in as few segments as their order allows; a coprocessor runs the symbols
+    `taken`."""
     found: list[Segment] = []
     for number, call in enumerate(program.calls):
+        if call.symbol in taken:
+            found.append(Segment(BESIDE, [(number, call)]))
+            continue
         source = program.device_of(call.args[0]) if call.symbol == COPY else call.device
         if source == call.device:
             _call(found, number, call)
@@ -109,11 +118,16 @@ def bounces(program: Program) -> dict[int, int]:
 # ---- the host's segments -------------------------------------------------------------------------------------------
 
 
+def host_arena(program: Program) -> int:
+    """Bytes of the arena in the host's memory."""
+    return program.devices[HOST].arena_size if program.devices else program.arena_size
+
+
 def host_program(program: Program, calls: Sequence[tuple[int, Call]]) -> Program:
     """A program of some of the host's calls. Behind the outputs come the arena and two buffers for each state: its
     value, and its next value."""
     first = len(program.outputs)
-    extra = [TensorInfo("arena", (program.devices[HOST].arena_size,), "ui8")]
+    extra = [TensorInfo("arena", (host_arena(program),), "ui8")]
     for s in program.states:
         extra += [TensorInfo(f"{kind} {s.name}", (s.tensor.nbytes,), "ui8") for kind in ("state", "next")]
 
@@ -136,4 +150,21 @@ def host_program(program: Program, calls: Sequence[tuple[int, Call]]) -> Program
     )
 
 
-__all__ = ["BOUNCE", "HOST", "Segment", "Transfer", "bounces", "host_program", "segments"]
+def link(
+    program: Program, objects: dict[str, bytes], host: Target | None, machine: Any, taken: Set[str] = frozenset()
+) -> dict[str, bytes]:
+    """The kernels of all but the host, and the host's native function of each of its segments; `machine` is its
+    description."""
+    linked: dict[str, bytes] = {}
+    for n, segment in enumerate(segments(program, taken)):
+        own = {symbol: objects[symbol] for symbol in segment.symbols}
+        if segment.device != HOST:
+            linked |= own
+        elif own and host is not None:
+            made = host.link(host_program(program, segment.calls), own, machine)
+            linked |= {f"part{n}/{name}": data for name, data in made.items()}
+    return linked
+
+
+__all__ = ["BESIDE", "BOUNCE", "HOST", "Segment", "Transfer", "bounces", "host_arena", "host_program", "link"]
+__all__ += ["segments"]

@@ -1,38 +1,23 @@
-"""Pipeline stages of several devices: each target compiles its own kernels as it does alone."""
+"""Pipeline stages of several devices, and of a host with a coprocessor: each compiles its own kernels as it does
+alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ...schedule.rules import Scheduled
 from ...tensor.devices import devices_of
 from ..base import Target, TargetStage
-
-#: what a compilation has of each kernel, by symbol
-TABLES = ("kernels", "schedules", "nests", "emitted", "infos", "objects", "stats")
+from ..state import add, part
 
 
-def part(state: Any, member: Target, device: str) -> Any:
-    """The state of a compilation as one target sees it, with its kernels only; `add` brings back what is made of
-    it."""
+def on_device(state: Any, member: Target, device: str) -> Any:
+    """The state of a compilation with the kernels of one device."""
     placed = devices_of(state.module)
-    tables = {t: {n: v for n, v in getattr(state, t).items() if placed.get(n) == device} for t in TABLES}
-    return replace(
-        state,
-        target=member,
-        description=member.describe(),
-        device=device,
-        tuned=None,
-        given=None if state.given is None else state.given.on(member),
-        **tables,
-    )
-
-
-def add(state: Any, own: Any) -> None:
-    """What was made of one device's kernels, into the tables of all."""
-    for t in TABLES:
-        getattr(state, t).update(getattr(own, t))
+    given = None if state.given is None else state.given.on(member)
+    return part(state, member, lambda n: placed.get(n) == device, device=device, tuned=None, given=given)
 
 
 def stages(members: Sequence[tuple[str, Target]]) -> tuple[TargetStage, ...]:
@@ -48,7 +33,7 @@ def _parts(state: Any, members: Sequence[tuple[str, Target]], level: int) -> Ite
     for device, member in members:
         for stage in member.stages():
             if stage.level == level:
-                yield device, part(state, member, device), stage
+                yield device, on_device(state, member, device), stage
 
 
 def _run(members: Sequence[tuple[str, Target]], level: int) -> Callable[[Any], None]:
@@ -67,4 +52,43 @@ def _show(members: Sequence[tuple[str, Target]], level: int) -> Callable[[Any], 
     return show
 
 
-__all__ = ["TABLES", "add", "part", "stages"]
+# ---- a host and a coprocessor --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken(Scheduled):
+    """A kernel that the coprocessor runs; `tuned`: why a tuned plan is not used, None if there is none, nothing if
+    it is."""
+
+    tuned: str | None = None
+
+
+def with_other(
+    host: Target, assemble: Callable[[Any], None], doc: str, shown: dict[int, Callable[[Any], str]]
+) -> tuple[TargetStage, ...]:
+    """The host's stages, on its own kernels; in the last one `assemble` makes the coprocessor's objects too.
+    `shown`: the text of those kernels at a level, behind the host's."""
+
+    def of_host(state: Any) -> Any:
+        return part(state, host, lambda n: not isinstance(state.schedules.get(n), Taken))
+
+    def made(stage: TargetStage, last: bool) -> TargetStage:
+        def run(state: Any) -> None:
+            own = of_host(state)
+            stage.run(own)
+            add(state, own)
+            if last:
+                assemble(state)
+
+        def show(state: Any) -> str:
+            text = stage.show(of_host(state))
+            more = shown[stage.level](state) if stage.level in shown else ""
+            return f"{text}\n{more}" if more else text
+
+        return replace(stage, doc=f"{stage.doc}; {doc}" if last else stage.doc, run=run, show=show)
+
+    every = host.stages()
+    return tuple(made(s, s is every[-1]) for s in every)
+
+
+__all__ = ["Taken", "on_device", "stages", "with_other"]

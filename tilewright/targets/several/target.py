@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...program.program import COPY
-from ..base import Target, TargetStage, Warmable
+from ..base import Target, TargetStage
 from .machine import Machines
-from .segments import HOST, host_program, segments
+from .segments import link
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -28,15 +27,14 @@ if TYPE_CHECKING:
 MEMORY = "host"
 
 
-class SeveralTarget:
-    """See `tilewright.targets.base.Target`, `SeveralDevices` (the driver places calls) and `Placing`."""
+class SeveralTarget(Target):
+    """See `tilewright.targets.base.Target`."""
+
+    keeps_states = True
 
     def __init__(self, members: Sequence[Any]) -> None:
-        from ..gpu.on_device import OnDevice
-
-        hosts = [m for m in members if not isinstance(m, OnDevice)]
-        self.host: Target | None = hosts[0] if hosts else None
-        devices = [m for m in members if isinstance(m, OnDevice)]
+        self.host: Target | None = next((m for m in members if m.shares == "host"), None)
+        devices = [m for m in members if m.shares == "device"]
         self.name = "+".join(m.name for m in members)
         self.doc = f"{', '.join(m.name for m in members)} in one program"
         #: by the number of the device
@@ -51,23 +49,9 @@ class SeveralTarget:
         first, *others = [m.describe() for m in self.ordered()]
         return Machines(first, others)
 
-    def part(self, state: Any, device: int) -> Any:
-        """See `tilewright.targets.base.Placing`."""
-        from .stages import part
-
-        return part(state, self.members[device], self.device_names[device])
-
-    def add(self, state: Any, part: Any) -> None:
-        """See `tilewright.targets.base.Placing`."""
-        from .stages import add
-
-        add(state, part)
-
     def start(self, workers: int) -> None:
-        """See `tilewright.targets.base.Warmable`."""
         for _, member in self.own():
-            if isinstance(member, Warmable):
-                member.start(workers)
+            member.start(workers)
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import stages
@@ -75,15 +59,7 @@ class SeveralTarget:
         return stages(self.own())
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        """The kernels of devices, and the host's native function of each of its segments."""
-        linked = {c.symbol: objects[c.symbol] for c in program.calls if c.device != HOST and c.symbol != COPY}
-        for n, segment in enumerate(segments(program)):
-            if segment.device == HOST and segment.symbols:
-                assert self.host is not None
-                own = {symbol: objects[symbol] for symbol in segment.symbols}
-                made = self.host.link(host_program(program, segment.calls), own, self.host.describe())
-                linked |= {f"part{n}/{name}": data for name, data in made.items()}
-        return linked
+        return link(program, objects, self.host, self.host.describe() if self.host is not None else None)
 
     def check(self, description: dict[str, Any]) -> None:
         """PackageError if one of the devices' code cannot run here, as far as that is known without a driver."""
@@ -94,16 +70,11 @@ class SeveralTarget:
         """All members, as `describe` has them: what the processor takes is the rest."""
         return [m for m in (*self.members[1:], self.host) if m is not None]
 
-    def load(self, package: Package, threads: int) -> SeveralRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> SeveralRunner:
         from .runner import SeveralRunner
 
-        return SeveralRunner(package, threads, self)
-
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> SeveralRunner:
-        """See `tilewright.targets.base.StateKeeper`."""
-        from .runner import SeveralRunner
-
-        return SeveralRunner(package, threads, self, states)
+        machine = None if self.host is None else package.description["machines"][self.ordered().index(self.host)]
+        return SeveralRunner(package, threads, self.members, machine, states)
 
 
 __all__ = ["MEMORY", "SeveralTarget"]

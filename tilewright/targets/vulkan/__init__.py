@@ -27,7 +27,6 @@ class VulkanTarget(PlacedText):
     doc = "any device with a Vulkan driver (pip install 'tilewright[vulkan]'), by WGSL; vulkan:text=spirv by SPIR-V"
 
     def configured(self, parameters: Mapping[str, str]) -> VulkanTarget:
-        """See `tilewright.targets.base.Configurable`."""
         made = VulkanTarget()
         made.device = device_parameter(self.plain, parameters, ("text",))
         made.form = parameters.get("text", TEXTS[0])
@@ -94,7 +93,6 @@ class VulkanTarget(PlacedText):
         return DEVICES
 
     def checks(self) -> Mapping[str, Callable[[], Check]]:
-        """See `tilewright.targets.base.Examinable`."""
         return {"Vulkan": lambda: self.known_devices().check("Vulkan")}
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..kernels_alone import ByLlvm, KernelsAlone
+from ..by_llvm import ByLlvm
 
 if TYPE_CHECKING:
     from ...program.package import Package
+    from ...program.states import StateBuffers
     from .description import WasmDescription
     from .run_here import WasmRunner
 
 
-class WasmTarget(ByLlvm, KernelsAlone):
+class WasmTarget(ByLlvm):
     """See `tilewright.targets.base.Target`. `relaxed`: for browsers with relaxed vectors."""
 
     package = __name__
 
-    #: name of a setting -> (choices, what it does); the first choice is the default
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
         "threads": (("yes", "no"), "a second module that runs on several threads, where a page may"),
         "page": (("yes", "no"), "an example page beside the model and its runner"),
@@ -30,7 +30,7 @@ class WasmTarget(ByLlvm, KernelsAlone):
         self.doc = "WebAssembly with 128-bit vectors, for browsers; -o site/ writes a static site"
 
     def configured(self, parameters: Mapping[str, str]) -> WasmTarget:
-        """See `tilewright.targets.base.Configurable`: ``relaxed=yes``, multiply-adds by relaxed vectors."""
+        """``relaxed=yes``: multiply-adds by relaxed vectors."""
         from ...support.errors import UsageError
 
         for name, value in parameters.items():
@@ -43,12 +43,12 @@ class WasmTarget(ByLlvm, KernelsAlone):
 
         return described(self.relaxed)
 
-    def load(self, package: Package, threads: int) -> WasmRunner:
+    def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> WasmRunner:
         from .run_here import WasmRunner
 
         return WasmRunner(package, threads)
 
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         from .files import site
 
         return site(package, settings)

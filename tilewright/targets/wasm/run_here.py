@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ...program.package import Package
 from ...support.errors import PackageError, UsageError
-from ..base import not_at_once
+from ..base import Context, ProgramRunner
 from .description import WasmDescription
 from .files import ALONE, MODULES, RUNNER, SITE, THREADS, manifest, weights
 from .module import MOST_THREADS, link
@@ -40,7 +40,7 @@ def node() -> tuple[str, int]:
     return path, int(number)
 
 
-class WasmRunner:
+class WasmRunner(ProgramRunner):
     """A package; it is linked when it is first run, so that code can be made where no linker and no Node are."""
 
     seconds_per_tick = 1e-3
@@ -87,10 +87,8 @@ class WasmRunner:
         )
 
 
-class WasmContext:
+class WasmContext(Context):
     """A process of Node with the model in its memory."""
-
-    enter = staticmethod(not_at_once)
 
     def __init__(self, runner: WasmRunner, folder: Path) -> None:
         self._runner = runner  # which holds the folder
@@ -125,9 +123,6 @@ class WasmContext:
             words = self._process.stderr.read().decode(errors="replace").strip()
             raise PackageError(f"WebAssembly failed in Node: {words[:1500] or 'it ended'}", stage="run")
         return data
-
-    def judge(self) -> None:
-        pass
 
     def close(self) -> None:
         self._finalizer()

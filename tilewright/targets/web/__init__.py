@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..elsewhere import Elsewhere
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
@@ -19,30 +18,22 @@ class WebTarget(TextTarget):
 
     name, form = "web", "wgsl"
     doc = "WebGPU, for browsers, with WebAssembly where there is none; -o site/ writes a static site"
-    #: name of a setting -> (choices, what it does); the first choice is the default
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
         "fallback": (("wasm", "no"), "WebAssembly beside WebGPU, for browsers without it (needs wasm-ld)"),
         "page": (("yes", "no"), "an example page beside the model and its runner"),
     }
-    #: see `tilewright.targets.base.Joining`
     joined = ("wasm",)
+    elsewhere = "export it with Executable.export; target='vulkan' runs such kernels here"
 
     def dialect(self) -> Dialect:
         from ...codegen.clike.wgsl import WGSL
 
         return WGSL
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
-
-    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
-        return self.join({self.name: package}, settings)
-
-    def join(self, packages: Mapping[str, Package], settings: Mapping[str, str]) -> dict[str, bytes]:
-        """The files of a site for this target's package and those of `joined` that there are."""
+    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         from .files import site
 
-        return site(packages[self.name], packages.get("wasm"), settings)
+        return site(package, others.get("wasm"), settings)
 
 
 TARGET = WebTarget()
