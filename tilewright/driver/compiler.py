@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..frontends.protocol import TracedSource
+from ..frontends.open_graph import OpenGraph
+from ..frontends.protocol import TracedSource, name_of, open_source
+from ..graph.cut import has_control_flow
 from ..ir.graph import Graph
 from ..program.package import Package
+from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
+from ..runtime.parts import Source
 from ..schedule.rules import all_ours
 from ..support import bugs
 from ..support.budget import check_time, limited
@@ -172,33 +176,50 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
         except TilewrightError as e:
             if stage.name != "import" or not e.run_time or chosen.stop_after is not None:
                 raise
-            if chosen.states:
-                raise UnsupportedError(
-                    f"states need fixed shapes, and those of this model are known at run time only: {e.message}",
-                    stage=stage.name,
-                    operator=e.operator,
-                    hint="give the shapes of its inputs: inputs={name: shape}",
-                ) from None
-            if (known := current()) is not None:
-                raise UnsupportedError(
-                    f"no program can serve all sizes of {known.describe()}: {e.message}",
-                    stage=stage.name,
-                    operator=e.operator,
-                    hint="leave out the ranges: the model is compiled for the sizes that it is called with",
-                ) from None
-            from .specialization import compile_dynamic
-
-            return compile_dynamic(state.source, chosen)
+            state.name = name_of(state.source)
+            return _in_parts(state, open_source(state.source, chosen.check_indices), e.message, e.operator)
         if stage.name == "import" and chosen.buckets:
             raise UsageError(
                 f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
                 hint="leave out buckets, or the inputs that give all shapes",
             )
+        if stage.name == "import" and chosen.stop_after != "import" and has_control_flow(state.module):
+            return _in_parts(state, OpenGraph(state.module), "it has loops or branches that depend on data", None)
         if stage.name == "import" and state.ahead and isinstance(state.target, Warmable) and chosen.job_count > 1:
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
     return state.package if state.unloaded else _executable(state)
+
+
+def _in_parts(state: State, source: Source, why: str, operator: str | None) -> DynamicExecutable:
+    """The executable of a model that is compiled in parts, at run time; UnsupportedError where the options do not allow
+    that."""
+    chosen = state.options
+    if chosen.stop_after is not None:
+        raise UnsupportedError(
+            f"the model has no stage {chosen.stop_after!r} as a whole, for it runs in parts: {why}",
+            stage="import",
+            operator=operator,
+            hint="stop after import",
+        )
+    if chosen.states:
+        raise UnsupportedError(
+            f"states need fixed shapes, and those of this model are known at run time only: {why}",
+            stage="import",
+            operator=operator,
+            hint="give the shapes of its inputs: inputs={name: shape}",
+        )
+    if (known := current()) is not None:
+        raise UnsupportedError(
+            f"no program can serve all sizes of {known.describe()}: {why}",
+            stage="import",
+            operator=operator,
+            hint="leave out the ranges: the model is compiled for the sizes that it is called with",
+        )
+    from .specialization import compile_dynamic
+
+    return compile_dynamic(source, state.name, chosen)
 
 
 def _work(graph: Graph) -> int:

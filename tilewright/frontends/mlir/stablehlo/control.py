@@ -1,17 +1,18 @@
 """Control flow and calls: loops with a static trip count are unrolled; where the branch is not known, all branches are
-computed and one is selected. What depends on data raises `DataDependentOperation`, and the runtime executes it."""
+computed and one is selected, but for those with loops. What only a run can tell becomes control flow of the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from torch_mlir import ir
 
+from ....ir.types import type_of
 from ....support.errors import UsageError
 from ...failures import FAILED
-from .node import DataDependentOperation, HloOp
+from .node import HloOp
 from .registry import find, hlo
 from .values import Complex, HloTensor
 
@@ -25,18 +26,41 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 @hlo("while")
 def while_(n: HloOp, *state: Any) -> Any:
     condition, body = n.block(0), n.block(1)
-    found, start, walked = list(state), n.count[0], n.importer.walked
+    found, start, walked, controls = list(state), n.count[0], n.importer.walked, n.make.controls
+    first = None
     while True:
         (going,) = n.importer.walk(condition, found)
+        first = going if first is None else first
         if going is FAILED:
             return [FAILED] * len(found)
         if going.array is None:
-            raise DataDependentOperation("how often it runs depends on data")
+            break
         if not bool(going.array.reshape(())[()]):
             return found
         found = n.importer.walk(body, found)
-        if n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED:
-            raise DataDependentOperation(f"it has more than {MAX_UNROLLED} operators in all its steps")
+        long = n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED
+        if long or n.make.controls > controls:  # loops of its steps too: once in the program, not in every step
+            break
+    return repeated(n, first, state)
+
+
+def repeated(n: HloOp, going: HloTensor, state: Sequence[Any]) -> list[Any]:
+    """A loop of the graph, which the runtime drives."""
+    condition, body = n.block(0), n.block(1)
+    n.importer.capture(n.op)
+    tensors = unpacked(state)
+    order = by_type(tensors)
+    with n.make.region([tensors[i].type for i in order]) as block:
+        within = dict(zip(order, [HloTensor(n, type_of(v), v) for v in block.arguments], strict=True))
+        results = n.importer.walk(body, packed(state, [within[i] for i in range(len(tensors))]))
+        (again,) = [FAILED] if FAILED in results else n.importer.walk(condition, results)
+        if again is FAILED:
+            return [FAILED] * len(results)
+        made = unpacked(results)
+        n.make("yield", again.ssa, *[made[i].ssa for i in order])
+    values = n.make("loop", going.ssa, *[tensors[i].ssa for i in order], place=n.place, regions=[block])
+    last = dict(zip(order, [HloTensor(n, type_of(v), v) for v in values], strict=True))
+    return packed(state, [last[i] for i in range(len(tensors))])
 
 
 @hlo("case")
@@ -45,8 +69,17 @@ def case(n: HloOp, index: HloTensor) -> Any:
     if index.array is not None:
         at = int(index.array.reshape(())[()])
         return n.importer.walk(blocks[at if 0 <= at < len(blocks) else -1], [])
+    if any(may_loop(n, b) for b in blocks):
+        n.importer.capture(n.op)
+
+        def branch(i: int) -> list[Any]:  # the last one for every index that no branch has
+            if i == len(blocks) - 1:
+                return n.importer.walk(blocks[i], [])
+            return either(n, n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
+
+        return branch(0)
     results = [n.importer.walk(b, []) for b in blocks]
-    made = results[-1]  # of every index that no branch has
+    made = results[-1]
     for i in reversed(range(len(blocks) - 1)):
         made = chosen(n, n("equal", index, i), results[i], made)
     return made
@@ -57,7 +90,63 @@ def if_(n: HloOp, condition: HloTensor) -> Any:
     blocks = [r.blocks[0] for r in n.op.regions]
     if condition.array is not None:
         return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
+    if any(may_loop(n, b) for b in blocks):
+        n.importer.capture(n.op)
+        return either(n, condition, *[lambda b=b: n.importer.walk(b, []) for b in blocks])  # type: ignore[misc]
     return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
+
+
+def may_loop(n: HloOp, block: ir.Block) -> bool:
+    """Whether there is a loop in a block, of which perhaps only a run can tell the steps."""
+    for view in block.operations:
+        op = view.operation
+        called = op.attributes.get("decomposition")
+        blocks = [b for r in op.regions for b in r.blocks]
+        if called is not None:
+            blocks.append(n.importer.function(ir.FlatSymbolRefAttr(called).value))
+        if op.name == "stablehlo.while" or any(may_loop(n, b) for b in blocks):
+            return True
+    return False
+
+
+def either(n: HloOp, condition: HloTensor, *branches: Callable[[], list[Any]]) -> list[Any]:
+    """The results of one of two branches: a branch of the graph if one of them has control flow of its own, else both
+    are computed and one is selected."""
+    before, blocks, results = n.make.controls, [], []
+    for branch in branches:
+        with n.make.region() as block:
+            results.append(branch())
+            blocks.append(block)
+    if any(FAILED in r for r in results):
+        return [FAILED] * len(results[0])
+    if n.make.controls == before:
+        for block in blocks:
+            n.make.inline(block)
+        return chosen(n, condition, *results)
+    tensors = [unpacked(r) for r in results]
+    order = by_type(tensors[0])
+    for block, found in zip(blocks, tensors, strict=True):
+        with n.make.within(block):
+            n.make("yield", *[found[i].ssa for i in order])
+    values = n.make("if", condition.ssa, place=n.place, regions=blocks)
+    made = dict(zip(order, [HloTensor(n, type_of(v), v) for v in values], strict=True))
+    return packed(results[0], [made[i] for i in range(len(order))])
+
+
+def unpacked(values: Sequence[Any]) -> list[HloTensor]:
+    """Tensors, of complex ones both parts."""
+    return [t for v in values for t in ((v.re, v.im) if isinstance(v, Complex) else (v,))]
+
+
+def packed(like: Sequence[Any], tensors: Sequence[HloTensor]) -> list[Any]:
+    """The inverse of `unpacked`."""
+    rest = iter(tensors)
+    return [Complex(next(rest), next(rest)) if isinstance(v, Complex) else next(rest) for v in like]
+
+
+def by_type(tensors: Sequence[HloTensor]) -> list[int]:
+    """The order in which those of one type stand together, for an operator has room for few changes of type."""
+    return sorted(range(len(tensors)), key=lambda i: str(tensors[i].type))
 
 
 def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
