@@ -55,9 +55,7 @@ class Loop(Operator):
     def results(operands: Sequence[Type], regions: Sequence[Region]) -> list[Type]:
         (arguments, yielded), state = regions[0], operands[1:]
         if len(yielded) != len(state) + 1 or len(arguments) != len(state):
-            raise OpError(
-                f"of {len(state)} values its region takes {len(arguments)}, and yields a condition and {len(yielded) - 1}"
-            )
+            raise OpError(f"of {len(state)} values its region takes {len(arguments)} and yields {len(yielded) - 1}")
         _condition(operands[0])
         _condition(yielded[0])
         for before, within, after in zip(state, arguments, yielded[1:], strict=True):

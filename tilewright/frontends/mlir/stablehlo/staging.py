@@ -6,64 +6,37 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....graph.cut import has_control_flow
 from ....ir.context import parse, use
-from ....runtime.parts import BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan, Tree, plain
-from ....support.errors import UnsupportedError, UsageError
-from ....support.mapped_file import MappedFile
+from ....ir.graph import Graph
+from ....ir.types import Type
+from ....runtime.parts import StoredSource
+from ...open_graph import GraphSource
 from .program import StableHloProgram
 
 #: what stored sources are called: as their front end
 KIND = "mlir"
 
 
-class StableHloSource:
+class StableHloSource(GraphSource):
     """See `runtime.parts.Source`."""
 
     def __init__(self, program: StableHloProgram) -> None:
         self.program = program
-
-    @property
-    def files(self) -> tuple[MappedFile, ...]:
-        return ()
+        super().__init__()
 
     @property
     def source(self) -> str:
         with use():
             return str(self.program.module.operation.get_asm(enable_debug_info=True))
 
-    def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
-        with use():
-            lists = self.program.inputs(), self.program.outputs()
-            infos = [[DynamicInfo(n, t.shape, t.dtype) for n, t in those] for those in lists]
-        return infos[0], infos[1]
+    def inputs(self) -> list[tuple[str, Type]]:
+        return self.program.inputs()
 
-    def recipes(self) -> list[list[str]]:
-        return []
+    def outputs(self) -> list[tuple[str, Type]]:
+        return self.program.outputs()
 
-    def body(self, body: str) -> BodyInfo:
-        inputs, outputs = self.signature()
-        return BodyInfo("main", tuple(t.name for t in inputs), tuple(t.name for t in outputs), 1)
-
-    def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
-        return self.body(body).inputs
-
-    def plan(
-        self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
-    ) -> SubgraphPlan:
-        info = self.body(body)
-        graph = self.program.fixed({n: plain(a).shape for n, a in entries.items()}).graph()
-        if has_control_flow(graph):
-            raise UnsupportedError(
-                f"{self.program.source} has loops that depend on data, and sizes that are open",
-                stage="import",
-                hint="loops that depend on data need fixed sizes: inputs={name: shape}, or export it without open ones",
-            )
-        results: dict[str, Tree] = {n: ["out", i] for i, n in enumerate(info.outputs)}
-        return SubgraphPlan(graph, info.inputs, results, [], (), (), frozenset())
-
-    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        raise UsageError("operators of StableHLO are not evaluated one by one")
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        return self.program.fixed(shapes).graph()
 
     def store(self) -> StoredSource:
         platform = self.program.platform
@@ -76,7 +49,9 @@ def restore(stored: StoredSource) -> StableHloSource:
     platform = stored.arrays.get("platform")
     with use():
         module = parse(stored.data.decode(), "the saved program")
-        return StableHloSource(StableHloProgram(module, "the saved program", None if platform is None else int(platform)))
+        return StableHloSource(
+            StableHloProgram(module, "the saved program", None if platform is None else int(platform))
+        )
 
 
 __all__ = ["StableHloSource", "restore"]
