@@ -14,7 +14,7 @@ Values have names, by which they go from part to part; bodies see those of the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..ir.graph import Graph
 from ..ir.maker import Maker
 from ..ir.types import Type, type_of
 from ..support.host_plan import Action, BodyInfo, SubgraphPlan, Tree
-from .rewrite import drop_unused_constants, names
+from .rewrite import drop_unused_constants, names, uses
 from .specialize import infer_again
 
 #: what the runtime gives the body of a loop besides its state: how often it ran, and whether it goes on
@@ -176,16 +176,6 @@ def has_control_flow(graph: Graph) -> bool:
     return any(dialect.has_regions(op) for op in graph.operations())
 
 
-def uses(op: ir.Operation) -> Iterator[ir.Value]:
-    """The values that an operator reads, those that its regions read from outside of them included."""
-    yield from op.operands
-    for region in op.regions:
-        own: set[ir.Value] = {*region.blocks[0].arguments}
-        for inner in region.blocks[0].operations:
-            yield from (v for v in uses(inner.operation) if v not in own)
-            own.update(inner.operation.results)
-
-
 def _read(nodes: Iterable[ir.Operation]) -> dict[ir.Value, None]:
     return dict.fromkeys(v for op in nodes for v in uses(op))
 
@@ -204,4 +194,4 @@ def _is_constant(value: ir.Value) -> bool:
     return not isinstance(value.owner, ir.Block) and value.owner.name == "tw.constant"
 
 
-__all__ = ["Cut", "divide", "has_control_flow", "uses"]
+__all__ = ["Cut", "divide", "has_control_flow"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
-from ....graph.cut import uses
+from ....graph.rewrite import uses
 from ....ir.graph import Graph, from_dense
 from ....ir.maker import Maker
 from ....ir.types import NUMPY, Type
