@@ -93,7 +93,7 @@ class Maker:
         """One more input, the last."""
         self.names.append(name)
         with use():
-            self.inputs.append(self.block.add_argument(t.mlir(), ir.Location.name(name)))
+            self.inputs.append(self.graph.block.add_argument(t.mlir(), ir.Location.name(name)))
         return self.inputs[-1]
 
     def constant(self, array: np.ndarray, name: str = "c") -> ir.Value:

@@ -12,6 +12,7 @@ from torch_mlir import ir
 from ....ir.types import type_of
 from ....support.errors import UsageError
 from ...failures import FAILED
+from ...regions import NotMade, either, loop
 from .node import HloOp
 from .registry import find, hlo
 from .values import Complex, HloTensor
@@ -48,19 +49,15 @@ def repeated(n: HloOp, going: HloTensor, state: Sequence[Any]) -> list[Any]:
     """A loop of the graph, which the runtime drives."""
     condition, body = n.block(0), n.block(1)
     n.importer.capture(n.op)
-    tensors = unpacked(state)
-    order = by_type(tensors)
-    with n.make.region([tensors[i].type for i in order]) as block:
-        within = dict(zip(order, [HloTensor(n, type_of(v), v) for v in block.arguments], strict=True))
-        results = n.importer.walk(body, packed(state, [within[i] for i in range(len(tensors))]))
-        (again,) = [FAILED] if FAILED in results else n.importer.walk(condition, results)
-        if again is FAILED:
-            return [FAILED] * len(results)
-        made = unpacked(results)
-        n.make("yield", again.ssa, *[made[i].ssa for i in order])
-    values = n.make("loop", going.ssa, *[tensors[i].ssa for i in order], place=n.place, regions=[block])
-    last = dict(zip(order, [HloTensor(n, type_of(v), v) for v in values], strict=True))
-    return packed(state, [last[i] for i in range(len(tensors))])
+
+    def step(values: Sequence[ir.Value]) -> list[ir.Value]:
+        results = n.importer.walk(body, packed(n, state, values))
+        return values_of([*([FAILED] if FAILED in results else n.importer.walk(condition, results)), *results])
+
+    try:
+        return packed(n, state, loop(n.make, going.ssa, values_of(state), step, n.place))
+    except NotMade:
+        return [FAILED] * len(state)
 
 
 @hlo("case")
@@ -75,7 +72,7 @@ def case(n: HloOp, index: HloTensor) -> Any:
         def branch(i: int) -> list[Any]:  # the last one for every index that no branch has
             if i == len(blocks) - 1:
                 return n.importer.walk(blocks[i], [])
-            return either(n, n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
+            return taken(n, n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
 
         return branch(0)
     results = [n.importer.walk(b, []) for b in blocks]
@@ -92,7 +89,7 @@ def if_(n: HloOp, condition: HloTensor) -> Any:
         return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
     if any(may_loop(n, b) for b in blocks):
         n.importer.capture(n.op)
-        return either(n, condition, *[lambda b=b: n.importer.walk(b, []) for b in blocks])  # type: ignore[misc]
+        return taken(n, condition, *[lambda b=b: n.importer.walk(b, []) for b in blocks])  # type: ignore[misc]
     return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
 
 
@@ -109,44 +106,26 @@ def may_loop(n: HloOp, block: ir.Block) -> bool:
     return False
 
 
-def either(n: HloOp, condition: HloTensor, *branches: Callable[[], list[Any]]) -> list[Any]:
-    """The results of one of two branches: a branch of the graph if one of them has control flow of its own, else both
-    are computed and one is selected."""
-    before, blocks, results = n.make.controls, [], []
-    for branch in branches:
-        with n.make.region() as block:
-            results.append(branch())
-            blocks.append(block)
-    if any(FAILED in r for r in results):
-        return [FAILED] * len(results[0])
-    if n.make.controls == before:
-        for block in blocks:
-            n.make.inline(block)
-        return chosen(n, condition, *results)
-    tensors = [unpacked(r) for r in results]
-    order = by_type(tensors[0])
-    for block, found in zip(blocks, tensors, strict=True):
-        with n.make.within(block):
-            n.make("yield", *[found[i].ssa for i in order])
-    values = n.make("if", condition.ssa, place=n.place, regions=blocks)
-    made = dict(zip(order, [HloTensor(n, type_of(v), v) for v in values], strict=True))
-    return packed(results[0], [made[i] for i in range(len(order))])
+def taken(n: HloOp, condition: HloTensor, *branches: Callable[[], list[Any]]) -> list[Any]:
+    """Results of the branch that is taken: both are computed, but for loops."""
+    try:
+        results, made = either(n.make, condition.ssa, branches, values_of, n.place)
+    except NotMade:
+        return [FAILED] * len(n.op.results)
+    return chosen(n, condition, *results) if made is None else packed(n, results[0], made)
 
 
-def unpacked(values: Sequence[Any]) -> list[HloTensor]:
-    """Tensors, of complex ones both parts."""
-    return [t for v in values for t in ((v.re, v.im) if isinstance(v, Complex) else (v,))]
+def values_of(results: Sequence[Any]) -> list[ir.Value]:
+    """The values of tensors, of complex ones those of both parts."""
+    if any(v is FAILED for v in results):
+        raise NotMade
+    return [t.ssa for v in results for t in ((v.re, v.im) if isinstance(v, Complex) else (v,))]
 
 
-def packed(like: Sequence[Any], tensors: Sequence[HloTensor]) -> list[Any]:
-    """The inverse of `unpacked`."""
-    rest = iter(tensors)
+def packed(n: HloOp, like: Sequence[Any], values: Sequence[ir.Value]) -> list[Any]:
+    """The inverse of `values_of`."""
+    rest = iter([HloTensor(n, type_of(v), v) for v in values])
     return [Complex(next(rest), next(rest)) if isinstance(v, Complex) else next(rest) for v in like]
-
-
-def by_type(tensors: Sequence[HloTensor]) -> list[int]:
-    """The order in which those of one type stand together, for an operator has room for few changes of type."""
-    return sorted(range(len(tensors)), key=lambda i: str(tensors[i].type))
 
 
 def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:
