@@ -39,8 +39,8 @@ class Maker:
         self.inputs = list(self.block.arguments)
         #: how many operators with regions were made
         self.controls = 0
-        #: what holds blocks until an operator takes them
-        self._open: list[ir.Module] = []
+        #: functions beside @main that hold blocks until an operator takes them
+        self._holders: list[ir.OpView] = []
 
     def __call__(
         self,
@@ -65,11 +65,11 @@ class Maker:
         """A block with arguments of these types, to which all operators are appended meanwhile: for an operator that
         takes it, or for `inline`."""
         with use():
-            self._open.append(ir.Module.create())
             kinds = [t.mlir() for t in types]
-            with ir.InsertionPoint(self._open[-1].body):
-                function = func.FuncOp("region", (kinds, []))
-            block = ir.Block.create_at_start(function.regions[0], kinds, [ir.Location.unknown()] * len(kinds))
+            with ir.InsertionPoint(self.graph.module.body):
+                self._holders.append(func.FuncOp(f"region{len(self._holders)}", (kinds, [])))
+            region = self._holders[-1].regions[0]
+            block = ir.Block.create_at_start(region, kinds, [ir.Location.unknown()] * len(kinds))
         with self.within(block):
             yield block
 
@@ -105,6 +105,8 @@ class Maker:
         """The graph, which returns these values under these names, verified."""
         with use(), ir.InsertionPoint(self.block):
             func.ReturnOp([v for _, v in outputs])
+            for holder in self._holders:
+                holder.erase()
             self.graph.sign(self.names, [n for n, _ in outputs])
             self.graph.verify("import")
         return self.graph
