@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..frontends.open_graph import OpenGraph
 from ..frontends.protocol import TracedSource, name_of, open_source
 from ..graph.cut import has_control_flow
 from ..ir.graph import Graph
 from ..program.package import Package
-from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
-from ..runtime.parts import Source
 from ..schedule.rules import all_ours
 from ..support import bugs
 from ..support.budget import check_time, limited
@@ -43,6 +41,10 @@ from .pins import check_pins
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
+
+if TYPE_CHECKING:
+    from ..runtime.dynamic import DynamicExecutable
+    from ..runtime.parts import Source
 
 
 @dataclass
@@ -209,14 +211,14 @@ def _in_parts(state: State, source: Source, why: str, operator: str | None) -> D
             stage="import",
             operator=operator,
             hint="give the shapes of its inputs: inputs={name: shape}",
-        )
+        ) from None
     if (known := current()) is not None:
         raise UnsupportedError(
             f"no program can serve all sizes of {known.describe()}: {why}",
             stage="import",
             operator=operator,
             hint="leave out the ranges: the model is compiled for the sizes that it is called with",
-        )
+        ) from None
     from .specialization import compile_dynamic
 
     return compile_dynamic(source, state.name, chosen)

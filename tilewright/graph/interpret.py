@@ -83,7 +83,7 @@ class _Run:
         return [values[v] for v in end.operands]
 
     def _results(self, op: ir.Operation, values: dict[ir.Value, np.ndarray]) -> list[np.ndarray]:
-        operands = [values.get(v) for v in op.operands]
+        operands: list[Any] = [values.get(v) for v in op.operands]
         if not dialect.has_regions(op):
             return evaluate(self.graph, op, operands, float64=self.float64, change=self.change)
         blocks = [region.blocks[0] for region in op.regions]

@@ -81,7 +81,7 @@ class Operator:
     groups: ClassVar[int] = GROUPS
     #: of an operator with regions: the types of its results, from those of its operands and, for each region, of the
     #: region's arguments and of what it yields; OpError if they do not go together
-    results: ClassVar[Callable[[list[Type], list[tuple[list[Type], list[Type]]]], list[Type]]]
+    results: ClassVar[Callable[..., list[Type]]]
     mnemonic: ClassVar[str]
     operands: ClassVar[tuple[OperandSpec, ...]]
     attributes: ClassVar[dict[str, Any]]

@@ -105,7 +105,7 @@ class Maker:
         """The graph, which returns these values under these names, verified."""
         with use(), ir.InsertionPoint(self.block):
             func.ReturnOp([v for _, v in outputs])
-            for holder in self._holders:
+            for holder in reversed(self._holders):  # they may read values of those around them
                 holder.erase()
             self.graph.sign(self.names, [n for n, _ in outputs])
             self.graph.verify("import")

@@ -41,9 +41,7 @@ def values_of(n: FxNode, results: Sequence[Any]) -> list[ir.Value]:
 
 
 @aten("higher_order.while_loop")
-def while_loop(
-    n: FxNode, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()
-) -> list[FxTensor]:
+def while_loop(n: FxNode, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
     n.need(n.importer.loops, "which depends on data")
 
     def walk(graph: Any, state: Sequence[Any]) -> list[ir.Value]:

@@ -76,7 +76,7 @@ def case(n: HloOp, index: HloTensor) -> Any:
 
         return branch(0)
     results = [n.importer.walk(b, []) for b in blocks]
-    made = results[-1]
+    made = results[-1]  # of every index that no branch has
     for i in reversed(range(len(blocks) - 1)):
         made = chosen(n, n("equal", index, i), results[i], made)
     return made

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
+from ....graph.dce import Dce
 from ....graph.rewrite import uses
 from ....ir.graph import Graph, from_dense
 from ....ir.maker import Maker
@@ -167,7 +168,10 @@ class StableHloImporter:
                     ImportFailure("return", name, "complex results: return their real and imaginary parts")
                 )
         self.raise_failures()
-        return self.make.finish([(name, value.ssa) for name, value in results])
+        graph = self.make.finish([(name, value.ssa) for name, value in results])
+        if self.make.controls:  # the first steps of loops that turned out not to be unrolled
+            Dce().run(graph)
+        return graph
 
     def raise_failures(self) -> None:
         if self.failures:
