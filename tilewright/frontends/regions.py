@@ -30,13 +30,13 @@ def loop(
 
 def either(
     make: Maker,
-    condition: ir.Value,
+    condition: Callable[[], ir.Value],
     branches: Sequence[Callable[[], Any]],
     values: Callable[[Any], Values],
     place: str = "",
 ) -> tuple[list[Any], list[ir.Value] | None]:
     """What two branches give, both computed; if one of them has control flow of its own, also what the one gives that
-    runs. `values`: the values of what a branch gives."""
+    runs. `values`: the values of what a branch gives; `condition` is asked behind the branches."""
     before, blocks, given = make.controls, [], []
     for branch in branches:
         with make.region() as block:
@@ -52,7 +52,7 @@ def either(
             found = values(results)
             order = order or _by_type(found)
             make("yield", *[found[i] for i in order])
-    return given, _back(order, make("if", condition, place=place, regions=blocks))
+    return given, _back(order, make("if", condition(), place=place, regions=blocks))
 
 
 def _by_type(values: Values) -> list[int]:

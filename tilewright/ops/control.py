@@ -16,7 +16,7 @@ from ..support.errors import OpError
 Region = tuple[list[Type], list[Type]]
 
 
-class If(Operator):
+class IfOperator(Operator, name="if"):
     """What the first region yields if the condition holds, else what the second one does. One of them runs.
 
     Dimensions of a result that differ between the regions are open.
@@ -39,7 +39,7 @@ class If(Operator):
         return [_joined(a, b) for a, b in zip(yes, no, strict=True)]
 
 
-class Loop(Operator):
+class LoopOperator(Operator, name="loop"):
     """While the condition holds, its region makes the next condition and state of the state; the state in the end.
 
     What the region yields may have other sizes than the state before it where the region's arguments leave them open.
@@ -64,7 +64,7 @@ class Loop(Operator):
         return list(arguments)
 
 
-class Yield(Operator):
+class YieldOperator(Operator, name="yield"):
     """What a region gives."""
 
     pure, groups = False, 64

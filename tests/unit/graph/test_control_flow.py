@@ -40,7 +40,7 @@ def nested(rows):
         assert len(list(unused.operations)) == 1
         return [make("concat", make("mul", x, make.constant(np.float32(0.5))), x, axis=0)]
 
-    _, (z,) = either(make, c, [doubled, twice], lambda values: values)
+    _, (z,) = either(make, lambda: c, [doubled, twice], lambda values: values)
     return make.finish([("z", make("neg", z)), ("k", make.constant(np.float32(7))), ("x2", x)])
 
 

@@ -19,17 +19,21 @@ from .registry import aten
 def cond(n: FxNode, condition: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
     if isinstance(condition, bool):
         return n.importer.walk(yes if condition else no, operands)
-    where = n.reshape(n.cast(condition, "i1"), ())
     branches = [partial(n.importer.walk, branch, operands) for branch in (yes, no)]
     try:
-        results, made = either(n.make, where.ssa, branches, partial(values_of, n))
+        results, made = either(n.make, lambda: truth(n, condition).ssa, branches, partial(values_of, n))
         for r in results:
             values_of(n, r)
     except NotMade:
         return [FAILED] * len(n.results)
     if made is not None:
         return [FxTensor(v, type_of(v)) for v in made]
+    where = truth(n, condition)
     return [a if a is b else n("where", where, a, b) for a, b in zip(*results, strict=True)]
+
+
+def truth(n: FxNode, condition: FxTensor) -> FxTensor:
+    return n.reshape(n.cast(condition, "i1"), ())
 
 
 def values_of(n: FxNode, results: Sequence[Any]) -> list[ir.Value]:

@@ -66,53 +66,32 @@ def case(n: HloOp, index: HloTensor) -> Any:
     if index.array is not None:
         at = int(index.array.reshape(())[()])
         return n.importer.walk(blocks[at if 0 <= at < len(blocks) else -1], [])
-    if any(may_loop(n, b) for b in blocks):
-        n.importer.capture(n.op)
+    n.importer.capture(n.op)
 
-        def branch(i: int) -> list[Any]:  # the last one for every index that no branch has
-            if i == len(blocks) - 1:
-                return n.importer.walk(blocks[i], [])
-            return taken(n, n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
+    def branch(i: int) -> list[Any]:  # the last one for every index that no branch has
+        if i == len(blocks) - 1:
+            return n.importer.walk(blocks[i], [])
+        return taken(n, lambda: n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
 
-        return branch(0)
-    results = [n.importer.walk(b, []) for b in blocks]
-    made = results[-1]  # of every index that no branch has
-    for i in reversed(range(len(blocks) - 1)):
-        made = chosen(n, n("equal", index, i), results[i], made)
-    return made
+    return branch(0)
 
 
 @hlo("if")
 def if_(n: HloOp, condition: HloTensor) -> Any:
-    blocks = [r.blocks[0] for r in n.op.regions]
+    yes, no = (r.blocks[0] for r in n.op.regions)
     if condition.array is not None:
-        return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
-    if any(may_loop(n, b) for b in blocks):
-        n.importer.capture(n.op)
-        return taken(n, condition, *[lambda b=b: n.importer.walk(b, []) for b in blocks])  # type: ignore[misc]
-    return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
+        return n.importer.walk(yes if bool(condition.array.reshape(())[()]) else no, [])
+    n.importer.capture(n.op)
+    return taken(n, lambda: condition, lambda: n.importer.walk(yes, []), lambda: n.importer.walk(no, []))
 
 
-def may_loop(n: HloOp, block: ir.Block) -> bool:
-    """Whether there is a loop in a block, of which perhaps only a run can tell the steps."""
-    for view in block.operations:
-        op = view.operation
-        called = op.attributes.get("decomposition")
-        blocks = [b for r in op.regions for b in r.blocks]
-        if called is not None:
-            blocks.append(n.importer.function(ir.FlatSymbolRefAttr(called).value))
-        if op.name == "stablehlo.while" or any(may_loop(n, b) for b in blocks):
-            return True
-    return False
-
-
-def taken(n: HloOp, condition: HloTensor, *branches: Callable[[], list[Any]]) -> list[Any]:
+def taken(n: HloOp, condition: Callable[[], HloTensor], *branches: Callable[[], list[Any]]) -> list[Any]:
     """Results of the branch that is taken: both are computed, but for loops."""
     try:
-        results, made = either(n.make, condition.ssa, branches, values_of, n.place)
+        results, made = either(n.make, lambda: condition().ssa, branches, values_of, n.place)
     except NotMade:
         return [FAILED] * len(n.op.results)
-    return chosen(n, condition, *results) if made is None else packed(n, results[0], made)
+    return chosen(n, condition(), *results) if made is None else packed(n, results[0], made)
 
 
 def values_of(results: Sequence[Any]) -> list[ir.Value]:
