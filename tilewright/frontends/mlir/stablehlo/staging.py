@@ -10,6 +10,7 @@ from ....ir.context import parse, use
 from ....ir.graph import Graph
 from ....ir.types import Type
 from ....runtime.parts import StoredSource
+from ....support.errors import UsageError
 from ...open_graph import GraphSource
 from .program import StableHloProgram
 
@@ -45,13 +46,19 @@ class StableHloSource(GraphSource):
 
 
 def restore(stored: StoredSource) -> StableHloSource:
-    """The inverse of `StableHloSource.store`."""
+    """The inverse of `StableHloSource.store`; UsageError for programs of fixed sizes, which older versions cut in another
+    way."""
     platform = stored.arrays.get("platform")
+    number = None if platform is None else int(platform)
     with use():
         module = parse(stored.data.decode(), "the saved program")
-        return StableHloSource(
-            StableHloProgram(module, "the saved program", None if platform is None else int(platform))
+        source = StableHloSource(StableHloProgram(module, "the saved program", number))
+    if not source.open:
+        raise UsageError(
+            "this file of an older version lacks a part of the program that a branch or loop now needs",
+            hint="compile the program and save it again",
         )
+    return source
 
 
 __all__ = ["StableHloSource", "restore"]
