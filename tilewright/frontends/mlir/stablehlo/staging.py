@@ -46,8 +46,8 @@ class StableHloSource(GraphSource):
 
 
 def restore(stored: StoredSource) -> StableHloSource:
-    """The inverse of `StableHloSource.store`; UsageError for programs of fixed sizes, which older versions cut in another
-    way."""
+    """The inverse of `StableHloSource.store`; UsageError for programs of fixed sizes, which older versions cut
+    otherwise."""
     platform = stored.arrays.get("platform")
     number = None if platform is None else int(platform)
     with use():
