@@ -363,6 +363,36 @@ def test_loops_that_depend_on_data(tmp_path):
         same(tuple(loaded(x, np.array(n, np.int32))), expected)
 
 
+def test_what_loops_carry_and_branches_have(tmp_path):
+    """Complex numbers, values of many types in any order, three ways of which one loops, sizes that are open."""
+
+    def f(x, k):
+        def step(s):
+            n, z, w, big = s
+            return n + 1, z * (1 + 1j) + x, w > n, big * 2
+
+        state = jnp.int32(0), x + 0j, jnp.array(True), x.astype(jnp.float16)
+        n, z, w, big = lax.while_loop(lambda s: jnp.abs(s[1]).sum() < 50, step, state)
+        ways = lambda v: v + 1, lambda v: lax.while_loop(lambda t: t.max() > 1, lambda t: t / 2, v), lambda v: v * x
+        return n, z.real, z.imag, w, big, lax.switch(k, ways, x)
+
+    fixed = tw.compile(export(f, array(2, 3), np.int32(0)), threads=1)
+    dims = jax.export.symbolic_shape("b, 3")
+    specs = jax.ShapeDtypeStruct(dims, np.float32), jax.ShapeDtypeStruct((), np.int32)
+    run = tw.compile(jax.export.export(jax.jit(f))(*specs), threads=1)
+    run(array(2, 3), np.int32(1))
+    run.executable.save(tmp_path / "open.tw")
+    loaded = tw.load(tmp_path / "open.tw")
+    for k in range(3):
+        x = array(2, 3, seed=k) + k
+        expected = jax.jit(f)(x, np.int32(k))
+        same(fixed(x, np.int32(k)), expected)
+        same(run(x, np.int32(k)), expected)
+        same(tuple(loaded(x, np.array(k, np.int32))), expected)
+    x = array(4, 3)
+    same(tuple(loaded(x, np.array(1, np.int32))), jax.jit(f)(x, np.int32(1)))
+
+
 def test_long_loops_are_not_unrolled():
     def f(x):
         return lax.scan(lambda c, row: (c * 0.5 + row, c.sum()), jnp.zeros(3), jnp.tile(x, (900, 1)))

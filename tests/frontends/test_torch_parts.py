@@ -53,6 +53,39 @@ def test_sizes_that_depend_on_data():
         torch.testing.assert_close(run(given), module(given))
 
 
+def test_loops_that_depend_on_data(tmp_path):
+    """Loops, loops in loops and in branches, with what they take from outside; they are saved, too."""
+
+    def twice_each(i, x, n):
+        inner = torch.while_loop(lambda v: v.sum() < n, lambda v: (v.abs() * 2 + 1,), (x * 1,))[0]
+        return i + 1, inner - x
+
+    def f(self, x, n):
+        matrix = self.matrix + 0
+        i, y = torch.while_loop(lambda i, x: i < 3, lambda i, x: twice_each(i, x @ matrix, n), (n.long() * 0, x * 1))
+        z = torch.cond(
+            x.sum() > 0, lambda x, n: torch.while_loop(lambda v: v.sum() < n, lambda v: (v * 3,), (x * 1,))[0],
+            lambda x, n: x - n, (x, n)
+        )  # fmt: skip
+        return i, y, z
+
+    xs = torch.ones(2, 4), torch.tensor(40.0)
+    module, run = both(f, *xs)
+    run.executable.save(tmp_path / "loop.tw")
+    loaded = tw.load(tmp_path / "loop.tw")
+    for given in ((-xs[0], xs[1]), (xs[0] * 9, xs[1]), xs):
+        expected = module(*given)
+        torch.testing.assert_close(run(*given), expected)
+        for a, b in zip(loaded(*[x.numpy() for x in given]), expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(a), b)
+    inverted = Function(lambda self, x, n: f(self, torch.linalg.inv(x @ x.mT + self.matrix[:2, :2]) @ x, n))
+    with pytest.raises(UnsupportedError, match="loops that depend on data, and operators that run on the host"):
+        tw.compile(inverted, xs)
+    rows = {"xs": ({0: torch.export.Dim("rows", min=1, max=8)}, {})}
+    with pytest.raises(UnsupportedError, match="all sizes of rows"):
+        tw.compile(Function(f), xs, dynamic_shapes=rows)
+
+
 def test_complex_tensors_go_in_and_out():
     torch.manual_seed(0)
     x = torch.randn(3, 8, dtype=torch.complex64)

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..frontends.protocol import TracedSource, path_of
+from ..frontends.open_graph import OpenGraph
+from ..frontends.protocol import TracedSource, name_of, open_source, path_of
+from ..graph.cut import has_control_flow
 from ..ir.graph import Graph
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
@@ -38,6 +40,10 @@ from .request import CompileRequest
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
+
+if TYPE_CHECKING:
+    from ..runtime.dynamic import DynamicExecutable
+    from ..runtime.parts import Source
 
 
 @dataclass
@@ -153,33 +159,50 @@ def _run_stages(todo: Sequence[Stage], state: State, pipeline: Sequence[Stage]) 
         except TilewrightError as e:
             if stage.name != "import" or not e.run_time or chosen.stop_after is not None:
                 raise
-            if chosen.states:
-                raise UnsupportedError(
-                    f"states need fixed shapes, and those of this model are known at run time only: {e.message}",
-                    stage=stage.name,
-                    operator=e.operator,
-                    hint="give the shapes of its inputs: inputs={name: shape}",
-                ) from None
-            if (known := current()) is not None:
-                raise UnsupportedError(
-                    f"no program can serve all sizes of {known.describe()}: {e.message}",
-                    stage=stage.name,
-                    operator=e.operator,
-                    hint="leave out the ranges: the model is compiled for the sizes that it is called with",
-                ) from None
-            from .specialization import compile_dynamic
-
-            return compile_dynamic(state.request.source, chosen)
+            state.name = name_of(state.request.source)
+            return _in_parts(state, open_source(state.request.source, chosen.check_indices), e.message, e.operator)
         if stage.name == "import" and chosen.buckets:
             raise UsageError(
                 f"buckets are for open dimensions, and {state.name} has none: its shapes are all known",
                 hint="leave out buckets, or the inputs that give all shapes",
             )
+        if stage.name == "import" and chosen.stop_after != "import" and has_control_flow(state.module):
+            return _in_parts(state, OpenGraph(state.module), "it has loops or branches that depend on data", None)
         if stage.name == "import" and state.request.ahead and chosen.job_count > 1:
             state.target.start(min(chosen.job_count, _work(state.module)))
         if stage.name == chosen.stop_after:
             return state.module if stage.level <= 3 else Snapshot(stage, state)
     return state.package if state.unloaded else _executable(state)
+
+
+def _in_parts(state: State, source: Source, why: str, operator: str | None) -> DynamicExecutable:
+    """The executable of a model that is compiled in parts, at run time; UnsupportedError where the options do not allow
+    that."""
+    chosen = state.options
+    if chosen.stop_after is not None:
+        raise UnsupportedError(
+            f"the model has no stage {chosen.stop_after!r} as a whole, for it runs in parts: {why}",
+            stage="import",
+            operator=operator,
+            hint="stop after import",
+        )
+    if chosen.states:
+        raise UnsupportedError(
+            f"states need fixed shapes, and those of this model are known at run time only: {why}",
+            stage="import",
+            operator=operator,
+            hint="give the shapes of its inputs: inputs={name: shape}",
+        ) from None
+    if (known := current()) is not None:
+        raise UnsupportedError(
+            f"no program can serve all sizes of {known.describe()}: {why}",
+            stage="import",
+            operator=operator,
+            hint="leave out the ranges: the model is compiled for the sizes that it is called with",
+        ) from None
+    from .specialization import compile_dynamic
+
+    return compile_dynamic(source, state.name, chosen)
 
 
 def _work(graph: Graph) -> int:

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..frontends.protocol import name_of, open_source, restore, shapes_of
+from ..frontends.protocol import restore, shapes_of
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
-from ..runtime.parts import DynamicInfo
+from ..runtime.parts import DynamicInfo, Source
 from ..runtime.pool import ConstantPool
 from ..support.errors import TilewrightError, UsageError
 from ..support.options import Options
@@ -23,20 +23,19 @@ from .open_program import check_open
 from .request import CompileRequest
 
 
-def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
+def compile_dynamic(made: Source, name: str, options: Options) -> DynamicExecutable:
     """The executable of a model that cannot be one static program. With ``options.inputs`` it specializes ahead.
 
     Raises UsageError for a level-3 module with open dimensions and for ``options.schedules`` and ``place``, InputError
     for `inputs` that do not fit.
     """
     if options.schedules or options.place:
-        name = "schedules" if options.schedules else "place"
+        option = "schedules" if options.schedules else "place"
         raise UsageError(
-            f"the model leaves shapes open, so it has no kernels yet that option {name!r} could name",
+            f"the model leaves shapes open, so it has no kernels yet that option {option!r} could name",
             hint="give the shapes with inputs",
         )
-    made = open_source(source, options.check_indices)
-    (inputs, outputs), name = made.signature(), name_of(source)
+    inputs, outputs = made.signature()
     shapes = _shapes(options.inputs, inputs)
     sizes = _sizes(inputs, shapes)
     inputs = [dataclasses.replace(t, shape=shapes.get(t.name, _filled(t, sizes))) for t in inputs]

@@ -202,7 +202,7 @@ def schedule_kernels(state: State) -> None:
 def _schedule_parts(state: State, target: Target) -> None:
     """The kernels of each device, as its own target schedules them."""
     devices_in(state.module, target)  # of what was read from a file it is not known
-    for number, (member, device) in enumerate(zip(target.members, target.device_names, strict=True)):
+    for member, device in zip(target.members, target.device_names, strict=True):
         if member is not None:
             own: State = on_device(state, member, device)
             _schedule_all(own)

@@ -49,7 +49,7 @@ class Fold:
 
     def _fold(self, graph: Graph, op: ir.Operation, uses: Counter[str]) -> bool:
         name = dialect.mnemonic(op)
-        if name is None or name == "constant" or not dialect.OPERATORS[name].pure:
+        if name is None or name == "constant" or not dialect.OPERATORS[name].pure or dialect.has_regions(op):
             return False
         operands = list(op.operands)
         if any(defined_by(v, "constant") is None for v in operands):

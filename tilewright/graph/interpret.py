@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..ir.graph import Graph
 from ..ir.types import Type, is_float, numpy_dtype
 from ..support.dtypes import DTYPES
 from ..support.errors import CompileError, InputError
-from .rewrite import names
+from .rewrite import names, uses
 
 #: what an operator's reference is given (its name, operands, attributes)
 Change = Callable[[str, list[Any], Mapping[str, Any]], list[Any]]
@@ -53,22 +54,46 @@ def interpret(
         for argument, (name, t) in zip(graph.block.arguments, graph.inputs(), strict=True):
             values[argument] = _promote(_input(inputs, name, t), float64)
         _no_unknown(inputs, [n for n, _ in graph.inputs()])
-        operations = list(graph.operations())
-        last = {v: i for i, op in enumerate(operations) for v in op.operands}
-        kept: dict[str, np.ndarray] = {}
-        for i, op in enumerate(operations[:-1]):
-            results = evaluate(graph, op, [values.get(v) for v in op.operands], float64=float64, change=change)
-            for r, array in zip(op.results, results, strict=True):
-                if r in last:
-                    values[r] = array
-            for name in names(op) if keep else ():
-                if name in keep:
-                    kept[name] = results[0]
-            for v in dict.fromkeys(op.operands):
-                if last[v] == i:
+        run = _Run(graph, float64, keep, change)
+        outputs = run.block(graph.block, values)
+        return run.kept | {name: array for (name, _), array in zip(graph.outputs(), outputs, strict=True)}
+
+
+@dataclass
+class _Run:
+    """The evaluation of the operators of a graph; `kept`: results by the names in `keep`."""
+
+    graph: Graph
+    float64: bool
+    keep: Collection[str]
+    change: Change | None
+    kept: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def block(self, block: ir.Block, values: dict[ir.Value, np.ndarray]) -> list[np.ndarray]:
+        """What a block returns, where `values` are those that it reads; they are freed after their last use."""
+        *operations, end = [op.operation for op in block.operations]
+        last = {v: op for op in (*operations, end) for v in uses(op)}
+        for op in operations:
+            results = self._results(op, values)
+            values.update((r, array) for r, array in zip(op.results, results, strict=True) if r in last)
+            self.kept.update((name, results[0]) for name in (names(op) if self.keep else ()) if name in self.keep)
+            for v in dict.fromkeys(uses(op)):
+                if last[v] == op:
                     del values[v]
-        outputs = [values[v] for v in operations[-1].operands]
-        return kept | {name: array for (name, _), array in zip(graph.outputs(), outputs, strict=True)}
+        return [values[v] for v in end.operands]
+
+    def _results(self, op: ir.Operation, values: dict[ir.Value, np.ndarray]) -> list[np.ndarray]:
+        operands: list[Any] = [values.get(v) for v in op.operands]
+        if not dialect.has_regions(op):
+            return evaluate(self.graph, op, operands, float64=self.float64, change=self.change)
+        blocks = [region.blocks[0] for region in op.regions]
+        going, *state = operands
+        if op.name == "tw.if":
+            return self.block(blocks[0 if np.all(going) else 1], dict(values))
+        while np.all(going):
+            given = zip(blocks[0].arguments, state, strict=True)
+            going, *state = self.block(blocks[0], values | dict(given))
+        return state
 
 
 def evaluate(

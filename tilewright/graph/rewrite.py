@@ -66,6 +66,16 @@ def users(value: ir.Value) -> list[ir.Operation]:
     return [u.owner.operation for u in value.uses]
 
 
+def uses(op: ir.Operation) -> Iterator[ir.Value]:
+    """The values that an operator reads, those that its regions read from outside of them included."""
+    yield from op.operands
+    for region in op.regions:
+        own: set[ir.Value] = {*region.blocks[0].arguments}
+        for inner in region.blocks[0].operations:
+            yield from (v for v in uses(inner.operation) if v not in own)
+            own.update(inner.operation.results)
+
+
 def is_dead(op: ir.Operation) -> bool:
     """A pure `tw` operation none of whose results is used."""
     for r in op.results:

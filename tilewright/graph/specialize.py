@@ -72,6 +72,8 @@ def infer_again(op: ir.Operation) -> bool:
     cls = dialect.operator(op)
     operands = [None if v is None else type_of(v) for v in dialect.arguments(op)]
     try:
+        if cls.regions:
+            return _infer_regions(op, operands)
         new = dialect.infer(cls, operands, dialect.attributes(op))
     except OpError as e:
         where = f'tw.{name} "{", ".join(names(op))}"'
@@ -84,6 +86,22 @@ def infer_again(op: ir.Operation) -> bool:
     elif changed:
         op.results[0].set_type(new[0].mlir())
     return changed
+
+
+def _infer_regions(op: ir.Operation, operands: list[Type | None]) -> bool:
+    """`infer_again` for control flow: what its regions take keeps the sizes that they leave open."""
+    blocks = [region.blocks[0] for region in op.regions]
+    changed = 0
+    for block in blocks:
+        for argument, t in zip(block.arguments, operands[1:], strict=True):
+            if t is not None and type_of(argument).static:
+                argument.set_type(t.mlir())
+        changed += sum(infer_again(inner.operation) for inner in list(block.operations)[:-1])
+    new = dialect.region_results(dialect.operator(op), operands, blocks)
+    for r, t in zip(op.results, new, strict=True):
+        changed += type_of(r) != t
+        r.set_type(t.mlir())
+    return bool(changed)
 
 
 def _make_again(op: ir.Operation, types: list[Type]) -> None:

@@ -46,6 +46,15 @@ class ConstantTable(Mapping[str, np.ndarray]):
         self._own: int | None = None
         self._more = 0
 
+    def copy(self) -> ConstantTable:
+        """Another table with the same arrays."""
+        made = ConstantTable()
+        made.files = self.files
+        made._arrays.update(self._arrays)
+        made._digests.update(self._digests)
+        made._samples.update(self._samples)
+        return made
+
     def __getitem__(self, symbol: str) -> np.ndarray:
         return self._arrays[symbol]
 

@@ -39,6 +39,11 @@ from ..support.errors import CompileError, OpError
 from ..support.sizes import Size, Undecided, current, decode, too_large, value_at
 from .types import Type, signless, type_of
 
+#: A variadic operand (or result) is declared to MLIR as this many variadic groups, because IRDL wants one type within a
+#: group: neighbours of equal type share a group. An operation can so have this many changes of type in a row.
+GROUPS = 16
+#: the operator that ends a region
+YIELD = "yield"
 #: every operator by its mnemonic (``"leaky_relu"``)
 OPERATORS: dict[str, type[Operator]] = {}
 
@@ -59,11 +64,19 @@ class Operator:
     or ``"opaque"`` (kept as a `tw` operator at level 3 and turned into a loop nest by a schedule rule of its own).
     ``pure``: False for operators that CSE and DCE must not touch (random numbers).
     ``multiple``: True if `infer` returns a list of Types (split, top-k), False for a single one.
+    ``regions``: how many regions it has (control flow, `ops/control.py`). What it gives follows from what these yield:
+    it has `results` in place of `infer`'s value, and no reference or lowering; `graph/cut.py` divides graphs at it.
+    ``groups``: changes of type among variadic operands or results that it has room for.
     """
 
     kind: ClassVar[str] = "linalg"
     pure: ClassVar[bool] = True
     multiple: ClassVar[bool] = False
+    regions: ClassVar[int] = 0
+    groups: ClassVar[int] = GROUPS
+    #: of an operator with regions: the types of its results, from those of its operands and, for each region, of the
+    #: region's arguments and of what it yields; OpError if they do not go together
+    results: ClassVar[Callable[..., list[Type]]]
     mnemonic: ClassVar[str]
     operands: ClassVar[tuple[OperandSpec, ...]]
     attributes: ClassVar[dict[str, Any]]
@@ -94,29 +107,25 @@ def _declaration(infer: Callable[..., Any]) -> tuple[tuple[OperandSpec, ...], di
     return tuple(operands), attributes
 
 
-#: A variadic operand (or result) is declared to MLIR as this many variadic groups, because IRDL wants one type within a
-#: group: neighbours of equal type share a group. An operation can so have this many changes of type in a row.
-GROUPS = 16
-
-
 def _definition(cls: type[Operator]) -> str:
     """The IRDL of an operator (attributes are checked by `verify`, not by IRDL). All operands and results are of any
     type, each of its own."""
 
     def groups(name: str) -> list[str]:
-        return [f"{name}_{i}: variadic" for i in range(GROUPS)]
+        return [f"{name}_{i}: variadic" for i in range(cls.groups)]
 
     operands = [
         group
         for o in cls.operands
         for group in (groups(o.name) if o.variadic else [f"{o.name}: {'optional' if o.optional else ''}"])
     ]
-    results = groups("results") if cls.multiple else ["result_:"]
+    results = [] if cls.mnemonic == YIELD else groups("results") if cls.multiple else ["result_:"]
     said = [f"{x} %{i}" for i, x in enumerate([*operands, *results])]
-    of = {"operands": said[: len(operands)], "results": said[len(operands) :]}
+    regions = [f"region_{i}: %region_{i}" for i in range(cls.regions)]
+    of = {"operands": said[: len(operands)], "results": said[len(operands) :], "regions": regions}
     lists = "\n".join(f"irdl.{kind}({', '.join(x)})" for kind, x in of.items() if x)
-    types = "\n".join(f"%{i} = irdl.any" for i in range(len(said)))
-    return f"irdl.operation @{cls.mnemonic} {{\n{types}\n{lists}\n}}"
+    types = [f"%{i} = irdl.any" for i in range(len(said))] + [f"%region_{i} = irdl.region" for i in range(cls.regions)]
+    return "\n".join([f"irdl.operation @{cls.mnemonic} {{", *types, lists, "}"])
 
 
 class _NoEffect(ir.MemoryEffectsOpInterface):  # type: ignore[misc]
@@ -139,6 +148,7 @@ def load() -> None:
     """Load the dialect into the current context (once; `context.context()` does it)."""
     text = "\n".join(map(_definition, OPERATORS.values()))
     irdl.load_dialects(ir.Module.parse(f"irdl.dialect @tw {{\n{text}\n}}"))
+    ir.IsTerminatorTrait.attach(f"tw.{YIELD}")
     for cls in OPERATORS.values():
         if cls.pure:
             _NoEffect.attach(f"tw.{cls.mnemonic}")
@@ -273,8 +283,15 @@ def _accepts(
     return True
 
 
-def create(name: str, *operands: ir.Value | None, location: ir.Location | None = None, **attrs: Any) -> list[ir.Value]:
-    """Append `tw.<name>` at the current insertion point and return its results; types are inferred.
+def create(
+    name: str,
+    *operands: ir.Value | None,
+    location: ir.Location | None = None,
+    regions: Sequence[ir.Block] = (),
+    **attrs: Any,
+) -> list[ir.Value]:
+    """Append `tw.<name>` at the current insertion point and return its results; types are inferred. `regions`: blocks,
+    which it takes from where they are.
 
     Raises CompileError that names the operator and location if the type rule refuses the operands.
 
@@ -290,11 +307,11 @@ def create(name: str, *operands: ir.Value | None, location: ir.Location | None =
         raise CompileError(f"tw.{name} needs attribute {', '.join(missing)}", stage="build")
     types = [None if v is None else type_of(v) for v in operands]
     try:
-        results = infer(cls, types, full)
+        results = region_results(cls, types, regions) if cls.regions else infer(cls, types, full)
     except OpError as e:
         where = str(location) if location is not None else ""
         raise CompileError(f"tw.{name}: {e}", stage="type inference", operator=f"tw.{name} {where}".strip()) from None
-    return create_typed(cls, operands, full, results, location)
+    return create_typed(cls, operands, full, results, location, regions)
 
 
 def create_typed(
@@ -303,6 +320,7 @@ def create_typed(
     attrs: dict[str, Any],
     results: Sequence[Type],
     location: ir.Location | None = None,
+    regions: Sequence[ir.Block] = (),
 ) -> list[ir.Value]:
     """`create` for callers that already know the result types."""
     stored = {k: to_attribute(v) for k, v in attrs.items() if v is not None and not _same(v, cls.attributes.get(k))}
@@ -312,31 +330,52 @@ def create_typed(
         rest = list(operands)
         for o in cls.operands:
             if o.variadic:
-                sizes += _groups([v.type for v in rest if v is not None])
+                sizes += _groups([v.type for v in rest if v is not None], cls.groups)
                 rest = []
             else:
                 sizes.append(0 if not rest or rest[0] is None else 1)
                 rest = rest[1:]
         stored["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(sizes)
     if cls.multiple:
-        stored["resultSegmentSizes"] = ir.DenseI32ArrayAttr.get(_groups(results))
+        stored["resultSegmentSizes"] = ir.DenseI32ArrayAttr.get(_groups(results, cls.groups))
+    kinds = [t.mlir() for t in results]
     op = ir.Operation.create(
-        f"tw.{cls.mnemonic}", results=[t.mlir() for t in results], operands=values, attributes=stored, loc=location
+        f"tw.{cls.mnemonic}", results=kinds, operands=values, attributes=stored, regions=len(regions), loc=location
     )
+    for region, block in zip(op.regions, regions, strict=True):
+        block.append_to(region)
     return list(op.results)
 
 
-def _groups(types: Sequence[Any]) -> list[int]:
-    """How many neighbours of equal type there are, padded to `GROUPS`; CompileError if there are more changes of
-    type."""
+def region_results(cls: type[Operator], types: Sequence[Type | None], blocks: Sequence[ir.Block]) -> list[Type]:
+    """The result types of an operator with these regions; OpError says what does not fit."""
+    if len(types) < sum(not o.variadic for o in cls.operands):
+        raise OpError(f"takes at least {len(cls.operands)} operands, got {len(types)}")
+    found = []
+    for block in blocks:
+        last = block.operations[len(block.operations) - 1].operation if len(block.operations) else None
+        if last is None or mnemonic(last) != YIELD:
+            raise OpError("a region does not end in tw.yield")
+        found.append(([type_of(a) for a in block.arguments], [type_of(v) for v in last.operands]))
+    return cls.results([t for t in types if t is not None], found)
+
+
+def has_regions(op: ir.Operation | ir.OpView) -> bool:
+    """Whether an operation is control flow of the dialect."""
+    name = mnemonic(op)
+    return name is not None and OPERATORS[name].regions > 0
+
+
+def _groups(types: Sequence[Any], most: int) -> list[int]:
+    """How many neighbours of equal type there are, padded to `most`; CompileError if there are more changes of type."""
     sizes = [len(list(same)) for _, same in itertools.groupby(types)]
-    if len(sizes) > GROUPS:
+    if len(sizes) > most:
         raise CompileError(
-            f"{len(types)} operands or results change their type {len(sizes) - 1} times, at most {GROUPS - 1} fit",
+            f"{len(types)} operands or results change their type {len(sizes) - 1} times, at most {most - 1} fit",
             stage="build",
             hint="use several operators in a row",
         )
-    return sizes + [0] * (GROUPS - len(sizes))
+    return sizes + [0] * (most - len(sizes))
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -398,7 +437,7 @@ def _verify_op(op: ir.Operation, *, stage: str) -> None:
         return
     attributes, values = op.attributes, [*op.operands, *op.results]
     key = (name, len(op.operands), *[v.type for v in values], *[x for a in attributes for x in (a, attributes[a])])
-    if key in _right and current() is None:
+    if key in _right and current() is None and not len(op.regions):
         return
     if (why := _wrong(op, name)) is not None:
         raise CompileError(f"tw.{name}{why}", stage=stage, operator=f"tw.{name} {op.location}")
@@ -420,7 +459,11 @@ def _wrong(op: ir.Operation, name: str) -> str | None:
     if missing:
         return f" needs attribute {', '.join(missing)}"
     try:
-        expected = infer(cls, _level2_types(op), attrs)
+        types = _level2_types(op)
+        if cls.regions:
+            expected = region_results(cls, types, [b for r in op.regions for b in r.blocks])
+        else:
+            expected = infer(cls, types, attrs)
         if WHOLE in known:
             expected = [t.with_dtype(signless(t.dtype)) for t in expected]
     except (OpError, ValueError) as e:

@@ -193,13 +193,9 @@ class Graph:
 
     def clone(self) -> Graph:
         """A copy that shares the arrays but not the table or the module."""
-        table = ConstantTable()
-        table.files = self.constants.files
-        table._arrays.update(self.constants._arrays)
-        table._digests.update(self.constants._digests)
-        table._samples.update(self.constants._samples)
         with use():
-            return Graph(ir.Module.parse(self.module.operation.get_asm(enable_debug_info=True)), table)
+            text = self.module.operation.get_asm(enable_debug_info=True)
+            return Graph(ir.Module.parse(text), self.constants.copy())
 
 
 def read_text(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,21 +37,63 @@ class Maker:
             )
         #: the values of the inputs
         self.inputs = list(self.block.arguments)
+        #: how many operators with regions were made
+        self.controls = 0
+        #: functions beside @main that hold blocks until an operator takes them
+        self._holders: list[ir.OpView] = []
 
-    def __call__(self, operator: str, *operands: ir.Value | None, place: str = "", **attributes: Any) -> Any:
+    def __call__(
+        self,
+        operator: str,
+        *operands: ir.Value | None,
+        place: str = "",
+        regions: Sequence[ir.Block] = (),
+        **attributes: Any,
+    ) -> Any:
         """The result of a new operator, a list of them if it has several; `place` names it in errors and reports.
+        `regions`: blocks of `region`.
 
         CompileError if its operands or attributes do not fit."""
+        self.controls += bool(regions)
         with use(), ir.InsertionPoint(self.block):
             location = ir.Location.name(place or operator)
-            results = dialect.create(operator, *operands, location=location, **attributes)
-        return results if dialect.OPERATORS[operator].multiple else results[0]
+            results = dialect.create(operator, *operands, location=location, regions=regions, **attributes)
+        return results[0] if len(results) == 1 and not dialect.OPERATORS[operator].multiple else results
+
+    @contextmanager
+    def region(self, types: Sequence[Type] = ()) -> Iterator[ir.Block]:
+        """A block with arguments of these types, to which all operators are appended meanwhile: for an operator that
+        takes it, or for `inline`."""
+        with use():
+            kinds = [t.mlir() for t in types]
+            with ir.InsertionPoint(self.graph.module.body):
+                self._holders.append(func.FuncOp(f"region{len(self._holders)}", (kinds, [])))
+            region = self._holders[-1].regions[0]
+            block = ir.Block.create_at_start(region, kinds, [ir.Location.unknown()] * len(kinds))
+        with self.within(block):
+            yield block
+
+    @contextmanager
+    def within(self, block: ir.Block) -> Iterator[None]:
+        """All operators are appended to this block meanwhile."""
+        outer, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = outer
+
+    def inline(self, block: ir.Block) -> None:
+        """Append what was put into a block that takes no arguments."""
+        with use(), ir.InsertionPoint(self.block) as here:
+            for op in list(block.operations):
+                op.operation.detach_from_parent()
+                here.insert(op)
 
     def input(self, name: str, t: Type) -> ir.Value:
         """One more input, the last."""
         self.names.append(name)
         with use():
-            self.inputs.append(self.block.add_argument(t.mlir(), ir.Location.name(name)))
+            self.inputs.append(self.graph.block.add_argument(t.mlir(), ir.Location.name(name)))
         return self.inputs[-1]
 
     def constant(self, array: np.ndarray, name: str = "c") -> ir.Value:
@@ -62,6 +105,8 @@ class Maker:
         """The graph, which returns these values under these names, verified."""
         with use(), ir.InsertionPoint(self.block):
             func.ReturnOp([v for _, v in outputs])
+            for holder in reversed(self._holders):  # they may read values of those around them
+                holder.erase()
             self.graph.sign(self.names, [n for n, _ in outputs])
             self.graph.verify("import")
         return self.graph

@@ -23,6 +23,7 @@ from ..program.versions import making
 from ..support.dims import Dim
 from ..support.dtypes import DTYPES, NUMPY
 from ..support.files import replacing, written
+from ..support.host_plan import Action, BodyInfo, SubgraphPlan
 from ..support.mapped_file import MappedFile
 from ..support.options import Options
 from ..targets import base
@@ -31,17 +32,7 @@ from .lazy import LazySource
 from .open_executable import OpenExecutable, make
 from .open_parts import OpenPart, SizePattern, Term
 from .open_versions import OpenVersions
-from .parts import (
-    Action,
-    BodyInfo,
-    DynamicInfo,
-    EmbeddedConstant,
-    PartitionedBody,
-    SpecializedSubgraph,
-    StoredSource,
-    Subgraph,
-    SubgraphPlan,
-)
+from .parts import DynamicInfo, EmbeddedConstant, PartitionedBody, SpecializedSubgraph, StoredSource, Subgraph
 from .pool import ConstantPool
 
 if TYPE_CHECKING:
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
 
 #: what control flow and its attributes are called in files of before
 BEFORE = {
-    "If": "branch", "Loop": "loop", "Scan": "scan", "num_scan_inputs": "scanned", "scan_input_axes": "axes",
+    "If": "if", "branch": "if", "Loop": "loop", "Scan": "scan", "num_scan_inputs": "scanned", "scan_input_axes": "axes",
     "scan_input_directions": "backwards", "directions": "backwards", "scan_output_axes": "output_axes",
     "scan_output_directions": "output_backwards",
 }  # fmt: skip
@@ -68,7 +59,7 @@ class Arrays:
 
     def add(self, array: np.ndarray) -> int:
         if id(array) not in self._by_id:
-            flat = np.ascontiguousarray(array)
+            flat = np.asarray(array, order="C")  # a number stays one
             content = (array.dtype, array.shape, zlib.crc32(flat.reshape(-1).view(np.uint8).data), _sample(flat))
             at = self._by_content.get(content)
             if at is None or self.arrays[at].tobytes() != flat.tobytes():
@@ -344,7 +335,7 @@ class _Reader:
             for a in data["actions"]
         )
         constants = [self.arrays[i] for i in data["constants"]]
-        plan = SubgraphPlan(None, tuple(data["feeds"]), data["results"], constants, actions, (), frozenset())
+        plan = SubgraphPlan(None, tuple(data["feeds"]), data["results"], constants, actions)
         following = None
         if data["following"] is not None:
             todo, start = data["following"]

@@ -1,4 +1,4 @@
-"""The data model of partitioned execution: bodies of nodes, their subgraphs, and the specializations of these.
+"""Partitioned execution: bodies of nodes (`support/host_plan.py`), their subgraphs, and the specializations of these.
 
 A model whose shapes or control flow depend on data is split into subgraphs that are compiled one by one, at run time,
 each for the shapes (and values) that reach it; `staged.py` runs them. What compiles a new specialization is a `Source`.
@@ -8,12 +8,14 @@ Nothing here imports MLIR.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..support.dtypes import NUMPY
+from ..support.errors import UsageError
+from ..support.host_plan import BodyInfo, SubgraphPlan, Tree
 from ..support.mapped_file import MappedFile
 from .executable import Executable
 
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 #: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
 #: optional)
 Entry = Any
-#: how a name gets its entry: ["out", i], ["in", name], ["const", i], ["none"], ["list", ...],
-#: ["part", buffer, count, axis] (the first `count` positions)
-Tree = list[Any]
 
 
 class EmbeddedConstant:
@@ -55,48 +54,6 @@ class EmbeddedConstant:
 def plain(entry: Entry) -> Entry:
     """The entry, an `EmbeddedConstant` replaced by its array."""
     return entry.array if type(entry) is EmbeddedConstant else entry
-
-
-@dataclass(frozen=True)
-class BodyInfo:
-    """A region: a list of nodes with inputs and outputs (a graph, a branch, a loop body). `outputs` may be undeclared
-    in type: ("", None)."""
-
-    id: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: int
-    types: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
-
-
-@dataclass(frozen=True)
-class Action:
-    """A node that runs between native parts: `kind` is an operator of `host`, or branch, loop, scan, call, fold."""
-
-    kind: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    bodies: tuple[str, ...] = ()
-    node: int = -1
-
-
-@dataclass
-class SubgraphPlan:
-    """How a `Source` imports a subgraph for the shapes at hand. `graph` (level 2) is what is compiled, None if there is
-    nothing to compute natively; `actions` run on the host after it; `todo` is left to the following subgraph.
-    `learned`: inputs on whose values the plan depends.
-    """
-
-    graph: Any
-    feeds: tuple[str, ...]
-    results: dict[str, Tree]
-    constants: list[np.ndarray]
-    actions: tuple[Action, ...]
-    todo: tuple[int, ...]
-    frozen: frozenset[str]
-    learned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -139,6 +96,7 @@ class Source(Protocol):
     @property
     def files(self) -> tuple[MappedFile, ...]:
         """Files that its constants are mapped from."""
+        return ()
 
     @property
     def source(self) -> Any:
@@ -149,6 +107,7 @@ class Source(Protocol):
 
     def recipes(self) -> list[list[str]]:
         """How its bodies are made again, for `StoredSource.bodies`."""
+        return []
 
     def store(self) -> StoredSource:
         """All of it as data: what a saved model keeps to specialize itself after loading."""
@@ -163,7 +122,8 @@ class Source(Protocol):
     ) -> SubgraphPlan: ...
 
     def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The outputs of one node by the references of its operators."""
+        """The outputs of one node by the references of its operators, for actions of the kind "fold"."""
+        raise UsageError("its nodes are not evaluated one by one")
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ from ..support import host_operators as host
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
 from ..support.errors import CompileError, ModelError, TilewrightError, UnsupportedError
+from ..support.host_plan import Action, SubgraphPlan
 from ..support.mapped_file import MappedFile
 from ..support.mapped_file import check as check_files
 from ..support.sizes import open_sizes
@@ -34,7 +35,6 @@ from .executable import Executable
 from .open_parts import OpenPart, SubgraphVersions, formulas_of
 from .open_parts import entries as entries_of
 from .parts import (
-    Action,
     DynamicShapeSource,
     Entry,
     Frame,
@@ -43,7 +43,6 @@ from .parts import (
     Source,
     SpecializedSubgraph,
     Subgraph,
-    SubgraphPlan,
     plain,
 )
 
@@ -326,7 +325,7 @@ def _truth(entry: Entry, action: Action) -> bool:
     return bool(entry.reshape(()))
 
 
-def _branch(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
+def _if(staged: Staged, action: Action, frame: Frame, times: RunProfiler | None) -> Iterable[Entry]:
     chosen = 0 if _truth(frame.find_plain(action.inputs[0]), action) else 1
     return staged.run(action.bodies[chosen], {}, frame, times)
 
@@ -425,5 +424,5 @@ def _joined(items: list[np.ndarray], axis: int, declared: tuple[str, tuple[int, 
 
 
 _DRIVERS: dict[str, Callable[..., Iterable[Entry]]] = {
-    "branch": _branch, "loop": _loop, "scan": _scan, "call": _call,
+    "if": _if, "loop": _loop, "scan": _scan, "call": _call,
 }  # fmt: skip

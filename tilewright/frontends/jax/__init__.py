@@ -40,9 +40,9 @@ class Jax:
         return source if isinstance(source, JaxProgram) else JaxProgram(source)
 
     def open(self, source: Any, check_indices: bool) -> Source:
-        from ..mlir.stablehlo.staging import source_of
+        from ..mlir.stablehlo.staging import StableHloSource
 
-        return source_of(self.trace(source, None, None).program)
+        return StableHloSource(self.trace(source, None, None).program)
 
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:
         raise UsageError("programs of JAX are stored as MLIR", stage="specialize")

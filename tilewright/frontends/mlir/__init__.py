@@ -40,17 +40,17 @@ class Mlir:
         return graph if all(t.static for _, t in graph.inputs()) else fixed(graph, wanted.shapes)
 
     def open(self, source: Any, check_indices: bool) -> Source:
-        """A StableHLO program in parts, another model as its graph."""
+        """A StableHLO program with open sizes, another model as its graph."""
         from ..open_graph import OpenGraph
         from .reader import file_text, load_mlir, load_mlir_file, read_program
-        from .stablehlo.staging import source_of
+        from .stablehlo.staging import StableHloSource
 
         if _is_graph(source):
             return OpenGraph(source.clone())
         path = _file(source)
         text = _text(source) if path is None else (file_text(path), str(path))
         if (program := read_program(*text)) is not None:
-            return source_of(program)
+            return StableHloSource(program)
         return OpenGraph(load_mlir(*text) if path is None else load_mlir_file(path))
 
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:

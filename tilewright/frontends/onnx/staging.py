@@ -34,9 +34,10 @@ from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
 from ...runtime import noise
-from ...runtime.parts import Action, BodyInfo, DynamicInfo, EmbeddedConstant, Entry, StoredSource, SubgraphPlan, Tree
+from ...runtime.parts import DynamicInfo, EmbeddedConstant, Entry, Source, StoredSource
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
+from ...support.host_plan import Action, BodyInfo, SubgraphPlan, Tree
 from ...support.mapped_file import MappedFile
 from ...support.sizes import at_most
 from . import functions, operators, partials, stored  # noqa: F401  (a restored model needs the operators, too)
@@ -61,8 +62,8 @@ from .values import (
 
 #: tensors up to this many elements may become constants of a part, their values part of its key
 INTEGERS, FLOATS = 1024, 16
-#: control flow, as the runtime calls it
-CONTROL = {"If": "branch", "Loop": "loop", "Scan": "scan"}
+#: control flow
+CONTROL = ("If", "Loop", "Scan")
 #: attributes of Scan (the second name of opset 8), as the runtime calls them
 SCAN = {
     "num_scan_inputs": "scanned", "scan_input_axes": "axes", "scan_input_directions": "backwards",
@@ -78,7 +79,7 @@ class Restart(Exception):
         self.names = names
 
 
-class OnnxSource:
+class OnnxSource(Source):
     """See `runtime.parts.Source`."""
 
     def __init__(self, model: Model, check_indices: bool = False) -> None:
@@ -490,7 +491,7 @@ class OnnxSubgraphImporter(OnnxImporter):
             bodies = tuple(self.source.subgraph(self.body, w.index, name, g) for name, g in graphs)
             batched = {"batched": 1} if proto.op_type == "Scan" and node.opset < 9 else {}
             attributes = {SCAN.get(k, k): v for k, v in _attributes(node).items()} | batched
-            return Action(CONTROL[proto.op_type], node.label, inputs, outputs, attributes, bodies, w.index)
+            return Action(proto.op_type.lower(), node.label, inputs, outputs, attributes, bodies, w.index)
         if not domain and local is None and proto.op_type in host.OPERATORS:
             return Action(proto.op_type, node.label, inputs, outputs, _attributes(node), (), w.index)
         body = local

@@ -39,8 +39,7 @@ class Torch:
         return self.trace(source, None, None).graph(wanted.shapes)
 
     def open(self, source: object, check_indices: bool) -> Source:
-        """The program as one graph, or in parts where some of its operators run on the host."""
-        from ..open_graph import OpenGraph
+        """The program in parts, for some of its operators run on the host."""
         from .staging import TorchSource
 
         program = self.trace(source, None, None)
@@ -50,11 +49,6 @@ class Torch:
                 stage="import",
                 hint="leave out specialize: the program serves all sizes",
             )
-        try:
-            return OpenGraph(program.graph({}))
-        except UnsupportedError as e:
-            if not e.run_time:
-                raise
         return TorchSource(program)
 
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:

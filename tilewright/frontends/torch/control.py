@@ -1,10 +1,16 @@
-"""Control flow: branches are computed both, loops with a known number of steps unrolled."""
+"""Control flow: branches are computed both, loops with a known number of steps unrolled; other loops stay loops of the
+graph, and branches that have them branches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from torch_mlir import ir
+
+from ...ir.types import type_of
+from ..regions import NotMade, either, loop
 from .node import FAILED, FxNode, FxTensor
 from .registry import aten
 
@@ -13,16 +19,47 @@ from .registry import aten
 def cond(n: FxNode, condition: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
     if isinstance(condition, bool):
         return n.importer.walk(yes if condition else no, operands)
-    results = [n.importer.walk(branch, operands) for branch in (yes, no)]
-    if not all(isinstance(v, FxTensor) for r in results for v in r):
-        return _failed(n, results)
-    where = n.reshape(n.cast(condition, "i1"), ())
+    branches = [partial(n.importer.walk, branch, operands) for branch in (yes, no)]
+    try:
+        results, made = either(n.make, lambda: truth(n, condition).ssa, branches, partial(values_of, n))
+        for r in results:
+            values_of(n, r)
+    except NotMade:
+        return [FAILED] * len(n.results)
+    if made is not None:
+        return [FxTensor(v, type_of(v)) for v in made]
+    where = truth(n, condition)
     return [a if a is b else n("where", where, a, b) for a, b in zip(*results, strict=True)]
 
 
-def _failed(n: FxNode, results: Sequence[Any]) -> list[Any]:
-    n.need(n.importer.failures, "with results that are no tensors")
-    return [FAILED for _ in results[0]]
+def truth(n: FxNode, condition: FxTensor) -> FxTensor:
+    return n.reshape(n.cast(condition, "i1"), ())
+
+
+def values_of(n: FxNode, results: Sequence[Any]) -> list[ir.Value]:
+    """The values of tensors; NotMade if there are others."""
+    if not all(isinstance(v, FxTensor) for v in results):
+        n.need(n.importer.failures, "with values that are no tensors")
+        raise NotMade
+    return [v.ssa for v in results]
+
+
+@aten("higher_order.while_loop")
+def while_loop(n: FxNode, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+    n.need(n.importer.loops, "which depends on data")
+
+    def walk(graph: Any, state: Sequence[Any]) -> list[ir.Value]:
+        return values_of(n, n.importer.walk(graph, [*state, *operands]))
+
+    def step(state: Sequence[ir.Value]) -> list[ir.Value]:
+        made = walk(body, [FxTensor(v, type_of(v)) for v in state])
+        return [*walk(condition, [FxTensor(v, type_of(v)) for v in made]), *made]
+
+    try:
+        (going,) = walk(condition, carried)
+        return [FxTensor(v, type_of(v)) for v in loop(n.make, going, values_of(n, carried), step)]
+    except NotMade:
+        return [FAILED] * len(n.results)
 
 
 @aten("higher_order.map_impl")

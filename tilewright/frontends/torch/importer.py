@@ -54,6 +54,9 @@ class TorchImporter:
     """Imports a graph module: `inputs` are (name, type) of those placeholders that are arguments, `known` the arrays of
     the others. `sizes` has numbers for symbols of dimensions."""
 
+    #: whether what is made of the graph may run in parts
+    loops = True
+
     def __init__(self, inputs: Sequence[tuple[str, Type]], known: Mapping[str, Any], sizes: Known) -> None:
         families.load()
         self.make = Maker(inputs, "torch")
@@ -71,6 +74,11 @@ class TorchImporter:
         results = self.walk(module, None)
         if self.failures:
             raise report(self.failures)
+        if self.on_host and self.make.controls:
+            raise UnsupportedError(
+                f"it has loops that depend on data, and operators that run on the host: {self._name(self.on_host[0])}",
+                stage="import",
+            )
         if self.on_host:
             names = ", ".join(sorted({self._name(n) for n in self.on_host}))
             error = UnsupportedError(f"these operators run on the host: {names}", stage="import")
@@ -107,7 +115,8 @@ class TorchImporter:
             elif node.op == "get_attr":
                 self.values[node] = self._attribute(operator.attrgetter(node.target)(module))
             elif node.op == "output":
-                results = list(self._value(node.args[0]))
+                found = self._value(node.args[0])
+                results = found if isinstance(found, list) else [found]
             else:
                 self.values[node] = self._call(node)
         return results

@@ -106,6 +106,7 @@ class TorchImportContext(Protocol):
 
     make: Maker
     failures: list[ImportFailure]
+    loops: bool
 
     def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]: ...
 

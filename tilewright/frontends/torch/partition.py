@@ -22,6 +22,7 @@ class Trial(TorchImporter):
     """An importer that continues where an operator cannot be imported, as if its results were inputs. `failed` has the
     nodes, `failures` say why; results of types that we do not have fail whatever takes them."""
 
+    loops = False
     #: operators that are left to PyTorch although they could be imported
     leave: Callable[[torch.fx.Node], bool] = staticmethod(lambda node: False)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,13 @@ import numpy as np
 import torch
 from torch_mlir import ir
 
+from ...graph.cut import divide
 from ...ir.types import NUMPY, from_array
 from ...runtime import noise
-from ...runtime.parts import Action, BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan, Tree, plain
+from ...runtime.parts import DynamicInfo, Entry, Source, StoredSource, plain
 from ...support import host_operators as host
-from ...support.errors import CompileError, UnsupportedError, UsageError
+from ...support.errors import CompileError, UnsupportedError
+from ...support.host_plan import Action, BodyInfo, SubgraphPlan, Tree
 from . import arrays
 from .importer import TorchImporter, host_function
 from .node import COMPLEX, DTYPES, FxTensor, is_complex, report
@@ -33,10 +35,8 @@ from .program import TorchProgram
 KIND = "torch"
 
 
-class TorchSource:
+class TorchSource(Source):
     """See `runtime.parts.Source`. UnsupportedError if SciPy is missing."""
-
-    files = ()
 
     def __init__(self, program: TorchProgram) -> None:
         if importlib.util.find_spec("scipy") is None:
@@ -92,13 +92,13 @@ class TorchSource:
     def plan(
         self, body: str, todo: tuple[int, ...], frozen: frozenset[str], entries: Mapping[str, Entry]
     ) -> SubgraphPlan:
-        return TorchSubgraphImporter(self, NodePartition.of(self, todo), frozen, entries).plan()
-
-    def evaluate(self, body: str, node: int, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        raise UsageError("the nodes of a program of PyTorch are not evaluated one by one")
-
-    def recipes(self) -> list[list[str]]:
-        return []
+        split = divide(
+            todo,
+            lambda i: {producer(n) for n in self.nodes[i].all_input_nodes},
+            lambda i: (self.nodes[i],),
+            lambda i: host_function(self.nodes[i]) is not None,
+        )
+        return TorchSubgraphImporter(self, split, frozen, entries).plan()
 
     def store(self) -> StoredSource:
         raise UnsupportedError(
@@ -123,44 +123,23 @@ def _info(name: str, meta: Any) -> DynamicInfo:
     return DynamicInfo(name, (*dims, 2) if pairs else dims, COMPLEX[meta.dtype] if pairs else DTYPES[meta.dtype])
 
 
-@dataclass(frozen=True)
-class NodePartition:
-    """Nodes by what they are in a stage: in its native part, on the host after that, in later stages."""
-
-    native: list[torch.fx.Node]
-    on_host: list[torch.fx.Node]
-    later: list[int]
-
-    @staticmethod
-    def of(source: TorchSource, todo: Sequence[int]) -> NodePartition:
-        split = NodePartition([], [], [])
-        after: set[torch.fx.Node] = set()
-        behind: set[torch.fx.Node] = set()
-        for i in todo:
-            node = source.nodes[i]
-            before = {producer(n) for n in node.all_input_nodes}
-            if before & behind or (host_function(node) is None and before & after):
-                split.later.append(i)
-                behind.add(node)
-            elif host_function(node) is not None:
-                split.on_host.append(node)
-                after.add(node)
-            else:
-                split.native.append(node)
-        return split
-
-
 class TorchSubgraphImporter(TorchImporter):
     """Imports the native nodes of a stage."""
 
     def __init__(
-        self, source: TorchSource, split: NodePartition, frozen: frozenset[str], entries: Mapping[str, Entry]
+        self,
+        source: TorchSource,
+        split: tuple[list[int], list[int], list[int]],
+        frozen: frozenset[str],
+        entries: Mapping[str, Entry],
     ) -> None:
-        self.source, self.split, self.frozen = source, split, frozen
+        self.source, self.frozen = source, frozen
+        self.native, self.on_host_now = ([source.nodes[i] for i in part] for part in split[:2])
+        self.later = tuple(split[2])
         self.entries = {n: plain(e) for n, e in entries.items()}
         self.constants: list[np.ndarray] = []
         #: nodes outside of the native part that it reads
-        outside = {n for node in split.native for n in node.all_input_nodes} - set(split.native)
+        outside = {n for node in self.native for n in node.all_input_nodes} - set(self.native)
         self.outside = {n: None for n in source.graph.nodes if n in outside or n in {producer(o) for o in outside}}
         read = [name for n in self.outside if not source.known(n) for name in source.names(n) if _is_tensor(n)]
         inputs = {n: from_array(self.entries[n]) for n in read if self.entries.get(n) is not None}
@@ -184,8 +163,8 @@ class TorchSubgraphImporter(TorchImporter):
         return found
 
     def plan(self) -> SubgraphPlan:
-        source, split = self.source, self.split
-        native = set(split.native)
+        source = self.source
+        native = set(self.native)
         for node in source.graph.nodes:
             if node in native:
                 self.values[node] = self._call(node)
@@ -194,12 +173,12 @@ class TorchSubgraphImporter(TorchImporter):
         if self.failures:
             raise report(self.failures)
         results, values = self._results_wanted()
-        actions = tuple(map(self._action, split.on_host))
+        actions = tuple(map(self._action, self.on_host_now))
         graph = self.make.finish([(f"result{i}", v) for v, i in values.items()]) if values else None
         feeds = tuple(n for n in self.make.names if n != noise.KEY)
-        numbers = self.frozen | {n.name for n in split.on_host if not _is_tensor(n)}
-        frozen = numbers.intersection(source.reads("main", tuple(split.later)))
-        return SubgraphPlan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)
+        numbers = self.frozen | {n.name for n in self.on_host_now if not _is_tensor(n)}
+        frozen = numbers.intersection(source.reads("main", self.later))
+        return SubgraphPlan(graph, feeds, results, self.constants, actions, self.later, frozen)
 
     def _outside(self, node: torch.fx.Node) -> Any:
         """The value of a node that is not in the native subgraph of this stage."""
@@ -223,9 +202,9 @@ class TorchSubgraphImporter(TorchImporter):
 
     def _results_wanted(self) -> tuple[dict[str, Tree], dict[ir.Value, int]]:
         """How the runtime gets what the host, later stages and the caller want of this one."""
-        source, native = self.source, set(self.split.native)
-        later = [source.nodes[i] for i in self.split.later]
-        wanted = [n for node in self.split.on_host for n in node.all_input_nodes]
+        source, native = self.source, set(self.native)
+        later = [source.nodes[i] for i in self.later]
+        wanted = [n for node in self.on_host_now for n in node.all_input_nodes]
         wanted += [n for node in later for n in node.all_input_nodes if not source.known(n)]
         wanted += [n for _, n in source.outputs]
         results: dict[str, Tree] = {}

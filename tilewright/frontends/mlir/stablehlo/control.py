@@ -1,17 +1,19 @@
 """Control flow and calls: loops with a static trip count are unrolled; where the branch is not known, all branches are
-computed and one is selected. What depends on data raises `DataDependentOperation`, and the runtime executes it."""
+computed and one is selected, but for those with loops. What only a run can tell becomes control flow of the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from torch_mlir import ir
 
+from ....ir.types import type_of
 from ....support.errors import UsageError
 from ...failures import FAILED
-from .node import DataDependentOperation, HloOp
+from ...regions import NotMade, either, loop
+from .node import HloOp
 from .registry import find, hlo
 from .values import Complex, HloTensor
 
@@ -25,18 +27,37 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 @hlo("while")
 def while_(n: HloOp, *state: Any) -> Any:
     condition, body = n.block(0), n.block(1)
-    found, start, walked = list(state), n.count[0], n.importer.walked
+    found, start, walked, controls = list(state), n.count[0], n.importer.walked, n.make.controls
+    first = None
     while True:
         (going,) = n.importer.walk(condition, found)
+        first = going if first is None else first
         if going is FAILED:
             return [FAILED] * len(found)
         if going.array is None:
-            raise DataDependentOperation("how often it runs depends on data")
+            break
         if not bool(going.array.reshape(())[()]):
             return found
         found = n.importer.walk(body, found)
-        if n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED:
-            raise DataDependentOperation(f"it has more than {MAX_UNROLLED} operators in all its steps")
+        long = n.count[0] - start > MAX_UNROLLED or n.importer.walked - walked > MAX_WALKED
+        if long or n.make.controls > controls:  # loops of its steps too: once in the program, not in every step
+            break
+    return repeated(n, first, state)
+
+
+def repeated(n: HloOp, going: HloTensor, state: Sequence[Any]) -> list[Any]:
+    """A loop of the graph, which the runtime drives."""
+    condition, body = n.block(0), n.block(1)
+    n.importer.capture(n.op)
+
+    def step(values: Sequence[ir.Value]) -> list[ir.Value]:
+        results = n.importer.walk(body, packed(n, state, values))
+        return values_of([*([FAILED] if FAILED in results else n.importer.walk(condition, results)), *results])
+
+    try:
+        return packed(n, state, loop(n.make, going.ssa, values_of(state), step, n.place))
+    except NotMade:
+        return [FAILED] * len(state)
 
 
 @hlo("case")
@@ -45,19 +66,45 @@ def case(n: HloOp, index: HloTensor) -> Any:
     if index.array is not None:
         at = int(index.array.reshape(())[()])
         return n.importer.walk(blocks[at if 0 <= at < len(blocks) else -1], [])
-    results = [n.importer.walk(b, []) for b in blocks]
-    made = results[-1]  # of every index that no branch has
-    for i in reversed(range(len(blocks) - 1)):
-        made = chosen(n, n("equal", index, i), results[i], made)
-    return made
+    n.importer.capture(n.op)
+
+    def branch(i: int) -> list[Any]:  # the last one for every index that no branch has
+        if i == len(blocks) - 1:
+            return n.importer.walk(blocks[i], [])
+        return taken(n, lambda: n("equal", index, i), lambda: n.importer.walk(blocks[i], []), lambda: branch(i + 1))
+
+    return branch(0)
 
 
 @hlo("if")
 def if_(n: HloOp, condition: HloTensor) -> Any:
-    blocks = [r.blocks[0] for r in n.op.regions]
+    yes, no = (r.blocks[0] for r in n.op.regions)
     if condition.array is not None:
-        return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
-    return chosen(n, condition, *[n.importer.walk(b, []) for b in blocks])
+        return n.importer.walk(yes if bool(condition.array.reshape(())[()]) else no, [])
+    n.importer.capture(n.op)
+    return taken(n, lambda: condition, lambda: n.importer.walk(yes, []), lambda: n.importer.walk(no, []))
+
+
+def taken(n: HloOp, condition: Callable[[], HloTensor], *branches: Callable[[], list[Any]]) -> list[Any]:
+    """Results of the branch that is taken: both are computed, but for loops."""
+    try:
+        results, made = either(n.make, lambda: condition().ssa, branches, values_of, n.place)
+    except NotMade:
+        return [FAILED] * len(n.op.results)
+    return chosen(n, condition(), *results) if made is None else packed(n, results[0], made)
+
+
+def values_of(results: Sequence[Any]) -> list[ir.Value]:
+    """The values of tensors, of complex ones those of both parts."""
+    if any(v is FAILED for v in results):
+        raise NotMade
+    return [t.ssa for v in results for t in ((v.re, v.im) if isinstance(v, Complex) else (v,))]
+
+
+def packed(n: HloOp, like: Sequence[Any], values: Sequence[ir.Value]) -> list[Any]:
+    """The inverse of `values_of`."""
+    rest = iter([HloTensor(n, type_of(v), v) for v in values])
+    return [Complex(next(rest), next(rest)) if isinstance(v, Complex) else next(rest) for v in like]
 
 
 def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]) -> list[Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch_mlir import ir
 
+from ....graph.dce import Dce
+from ....graph.rewrite import uses
 from ....ir.graph import Graph, from_dense
 from ....ir.maker import Maker
 from ....ir.types import NUMPY, Type
@@ -17,7 +19,7 @@ from ....support.errors import CompileError, ModelError
 from ...failures import FAILED, ImportFailure, NotImported, report
 from . import families as families
 from . import registry
-from .node import DataDependentOperation, HloEmitter, HloOp, place_of
+from .node import HloEmitter, HloOp, place_of
 from .values import Complex, HloTensor, element_of, known_tensor
 
 HINT = "docs/jax.md lists what is imported; an operator is one function in frontends/mlir/stablehlo/"
@@ -92,10 +94,18 @@ class StableHloImporter:
         finally:
             self._calls.pop()
 
+    def capture(self, op: ir.Operation) -> None:
+        """Bring the values that regions of an operator take from outside into the graph in front of it: what enters the
+        graph in a region is not there after it."""
+        for v in uses(op):
+            for x in (found.re, found.im) if isinstance(found := self.values[v], Complex) else (found,):
+                if isinstance(x, HloTensor):
+                    _ = x.ssa
+
     # ---- one operator ----
 
     def step(self, op: ir.Operation) -> None:
-        """Import one operator; failures are collected, `DataDependentOperation` is not."""
+        """Import one operator; failures are collected."""
         self.walked += 1
         self._counter.add(f"{op.name} {place_of(op)}" if self._depth <= 1 else "", self._depth <= 1)
         given = [self.values[v] for v in op.operands]
@@ -104,8 +114,6 @@ class StableHloImporter:
         else:
             try:
                 made = self._imported(op, given)
-            except DataDependentOperation:
-                raise
             except NotImported as e:
                 self.failures.append(ImportFailure(label(op), place_of(op), str(e)))
                 made = [FAILED] * len(op.results)
@@ -160,7 +168,10 @@ class StableHloImporter:
                     ImportFailure("return", name, "complex results: return their real and imaginary parts")
                 )
         self.raise_failures()
-        return self.make.finish([(name, value.ssa) for name, value in results])
+        graph = self.make.finish([(name, value.ssa) for name, value in results])
+        if self.make.controls:  # the first steps of loops that turned out not to be unrolled
+            Dce().run(graph)
+        return graph
 
     def raise_failures(self) -> None:
         if self.failures:

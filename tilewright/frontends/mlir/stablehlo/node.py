@@ -24,10 +24,6 @@ _NAME = re.compile(r'loc\("([^"]+)"(?!:\d)')
 _FILE = re.compile(r'"([^"]+)":(\d+)(?::\d+)?')
 
 
-class DataDependentOperation(NotImported):
-    """Raised where what only a run can tell is needed: the program then runs in parts (`staging`)."""
-
-
 class HloEmitter(Moves):
     """The means to append `tw` operators: ``n("add", x, y)``. Numbers mix in as constants of the dtype of the first
     tensor. Operators of small tensors that are all known are computed at once, by their references."""
@@ -112,6 +108,8 @@ class StableHloImportContext(Protocol):
     def lifted(self, block: ir.Block, given: Sequence[HloTensor]) -> list[Any]: ...
 
     def call(self, name: str, given: Sequence[Any]) -> list[Any]: ...
+
+    def capture(self, op: ir.Operation) -> None: ...
 
 
 class HloOp(HloEmitter):

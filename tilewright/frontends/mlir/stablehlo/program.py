@@ -16,7 +16,6 @@ from ....support.errors import CompileError, ModelError, UnsupportedError, Usage
 from ....support.sizes import is_open
 from ...failures import NotImported
 from .importer import StableHloImporter, name_of
-from .node import DataDependentOperation
 from .refine import refine
 from .values import element_of, known_tensor
 
@@ -113,8 +112,7 @@ class StableHloProgram:
     # ---- its graph ----
 
     def graph(self) -> Graph:
-        """The program as one graph; UnsupportedError lists what is not imported, with ``run_time`` if it can run in
-        parts."""
+        """The program as one graph; UnsupportedError lists what is not imported."""
         with use():
             self.need_fixed()
             importer = StableHloImporter(self.functions, self.inputs())
@@ -125,13 +123,7 @@ class StableHloProgram:
                 else next(values)
                 for i in range(len(self.block.arguments))
             ]
-            try:
-                results = importer.walk(self.block, arguments)
-            except DataDependentOperation as e:
-                importer.raise_failures()
-                error = UnsupportedError(f"{self.source} has a while loop that is not unrolled: {e}", stage="import")
-                error.run_time = True
-                raise error from None
+            results = importer.walk(self.block, arguments)
             return importer.graph([(n, v) for (n, _), v in zip(self.outputs(), results, strict=True)])
 
     def need_fixed(self) -> None:
