@@ -28,8 +28,8 @@ sys.path.insert(0, str(HERE.parent / "tests" / "fuzz"))
 from random_chains import random_chain
 
 from tilewright.codegen.gpu.launch import LaunchAxes
+from tilewright.driver.compile_state import State
 from tilewright.driver.stages import FRONT
-from tilewright.driver.state import State
 from tilewright.schedule.coalescing import Together, together
 from tilewright.schedule.work import work_of
 from tilewright.support.options import Options

@@ -30,7 +30,7 @@ _PLACES = {
     "Schedule": "schedule.schedule",
     "Options": "support.options",
     "TilewrightError": "support.errors",
-    "set_seed": "runtime.noise",
+    "set_seed": "runtime.random_seed",
     "offload": "targets.offload.api",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
@@ -45,12 +45,12 @@ for _name, _place in {
     "loops as an instruction": "targets.accelerator.tensorize:tensorized",
     "chip of a file": "targets.accelerator.target:from_file",
     "chip of a package": "targets.accelerator.target:from_package",
-    "several devices": "targets.several.target:SeveralTarget",
+    "several devices": "targets.multi_device.target:SeveralTarget",
     "build a kernel": "driver.kernels:build",
     "source of a kernel": "driver.kernels:source",
     "load a package": "runtime.load:load",
     "specialization": "driver.specialization",
-    "opener": "driver.all_sizes:opener",
+    "opener": "driver.unbounded_shapes:opener",
     "beside": "driver.background:beside",
     "explain": "report.explain:explain",
     "explain as data": "report.explain:facts",
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from .runtime.entries import MultiExecutable as MultiExecutable
     from .runtime.executable import Executable as Executable
     from .runtime.load import load as load
-    from .runtime.noise import set_seed as set_seed
+    from .runtime.random_seed import set_seed as set_seed
     from .schedule.schedule import Schedule as Schedule
     from .support import errors as errors
     from .support.errors import TilewrightError as TilewrightError

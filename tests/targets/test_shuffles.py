@@ -16,7 +16,7 @@ from tilewright.codegen.amdgpu import emitter as amd
 from tilewright.codegen.amdgpu.assemble import amd_assembly
 from tilewright.codegen.nvptx.assemble import ptx as ptx_text
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import NestError, interpret_nest
 from tilewright.schedule.rules.gpu import rows

@@ -21,7 +21,7 @@ from tilewright.driver.kernels import fused_kernels
 from tilewright.graph.machine_costs import GridCosts
 from tilewright.graph.split_attention import best
 from tilewright.ir.dialect import OPERATORS
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find

@@ -15,7 +15,7 @@ from tilewright import te
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import Nest

@@ -101,10 +101,10 @@ def test_imports_run_upward(here):
 
 
 def test_targets_stand_alone():
-    """What two of them need stands beside their folders, in `accelerator` (for chips), `beside` (for what stands beside
-    a host), `gpu` or in `codegen/`; but the C header that a microcontroller's objects come with is the one of the
-    target C, and a site for WebGPU is one of WebAssembly with more in it."""
-    shared = {"accelerator", "beside", "gpu"}
+    """What two of them need stands beside their folders, in `accelerator` (for chips), `coprocessor` (for what is
+    attached to a host), `gpu` or in `codegen/`; but the C header that a microcontroller's objects come with is the one
+    of the target C, and a site for WebGPU is one of WebAssembly with more in it."""
+    shared = {"accelerator", "coprocessor", "gpu"}
     folders = {p.parent.name for p in (PACKAGE / "targets").glob("*/__init__.py")} - shared
     wrong = []
     for name in MODULES:

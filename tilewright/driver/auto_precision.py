@@ -19,7 +19,7 @@ from ..runtime.executable import Executable
 from ..support.errors import UsageError
 from ..support.options import Options
 from .compare import largest_error, random_inputs
-from .state import State
+from .compile_state import State
 
 #: what is tried beside f32
 CANDIDATES = ("bf16", "f16")

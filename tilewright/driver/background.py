@@ -32,7 +32,7 @@ from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
 from ..runtime.parts import StoredSource
-from ..support import children
+from ..support import child_processes
 from ..support.budget import SECONDS
 from ..support.errors import CompileError, ModelError, TilewrightError, UsageError
 from ..support.files import own_folder
@@ -40,9 +40,9 @@ from ..support.huge_pages import release_pages
 from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options, get
 from ..targets import base
-from .all_sizes import changed
 from .out_of_process import ending
 from .package_cache import CacheEntry, ModelFiles, bound
+from .unbounded_shapes import changed
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -99,7 +99,7 @@ class ProcessMaker:
         self._files = cache(files if self._file else lambda: ModelFiles("", {}))
         self._source = _kept(os.path.abspath(path) if self._file and path is not None else source, front_end)
         self._lock = threading.Lock()
-        self._child: children.Child | None = None
+        self._child: child_processes.Child | None = None
         self._stopped = False
 
     def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
@@ -128,20 +128,20 @@ class ProcessMaker:
                 raise Stopped
             return self._answer(child.returncode, result, log)
 
-    def _start(self, result: IO[bytes], log: IO[bytes]) -> children.Child:
+    def _start(self, result: IO[bytes], log: IO[bytes]) -> child_processes.Child:
         with self._lock:
             if self._stopped:
                 raise Stopped
             try:
                 priority = getattr(subprocess, "IDLE_PRIORITY_CLASS", 0)
-                self._child = children.start(
+                self._child = child_processes.start(
                     _CALL, stdin=subprocess.PIPE, stdout=result, stderr=log, creationflags=priority
                 )
             except OSError as e:
                 raise CompileError(f"no process can be started: {e.strerror or e}", stage="specialize") from None
             return self._child
 
-    def _send(self, child: children.Child, request: bytes) -> None:
+    def _send(self, child: child_processes.Child, request: bytes) -> None:
         """The request, then the model if it has no file. A process that ended before is not asked: its end tells."""
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):

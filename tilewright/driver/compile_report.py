@@ -8,8 +8,8 @@ from typing import Any
 from ..schedule.facts import about
 from ..targets.base import Partitioning
 from ..tensor.devices import devices_of
+from .compile_state import Stage, State
 from .kernel_errors import precision_notes
-from .state import Stage, State
 
 
 def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..program.package import Package
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
-from ..support import bugs
+from ..support import internal_errors
 from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
@@ -31,13 +31,13 @@ from ..support.options import Options
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import Enterable, Remembering, Warmable, find
-from . import given
-from .inside import Inside, Observer
-from .narrow import ROUNDS, narrowed
+from . import external_schedules
+from .compile_state import Stage, State
+from .device_pins import check_pins
+from .narrow_ranges import ROUNDS, narrowed
 from .open_program import check_open
-from .pins import check_pins
+from .pass_instrumentation import Inside, Observer
 from .stages import stages
-from .state import Stage, State
 from .states import check_target
 
 
@@ -59,8 +59,8 @@ class Snapshot:
         _write_stage(self.stage, self.state, Path(path))
 
     def traces(self) -> dict[str, str]:
-        """The trace of every kernel, as the option ``schedules`` takes them; see `given.traces`."""
-        return given.traces(self.state)
+        """The trace of every kernel, as the option ``schedules`` takes them; see `external_schedules.traces`."""
+        return external_schedules.traces(self.state)
 
     @property
     def graph(self) -> Graph:
@@ -105,7 +105,7 @@ def compile_state(
     state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
     state.unloaded = unloaded and not chosen.verify
     state.inside = Inside.of(chosen, observe)
-    state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
+    state.given = external_schedules.Given(chosen.schedules, target, state.description) if chosen.schedules else None
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
@@ -129,7 +129,7 @@ def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
 
 def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:
     """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one.
-    Ranges that nobody gave are narrowed to what the model asks for (`narrow`)."""
+    Ranges that nobody gave are narrowed to what the model asks for (`narrow_ranges`)."""
     try:
         rounds = 0
         while True:
@@ -149,7 +149,7 @@ def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -
     except TilewrightError:
         raise
     except Exception as e:  # no reason for another size to fail
-        bugs.note(e, "sizes are not open")
+        internal_errors.note(e, "sizes are not open")
         raise _not_at_once(dims, f"{type(e).__name__}: {e}", "compile", None) from e
 
 
@@ -282,7 +282,7 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
         else:
             path.write_text(stage.show(state))
             if stage.level == 4:
-                state.module.save(given.graph_file(path))
+                state.module.save(external_schedules.graph_file(path))
             if stage.level == 5 and len(state.module.constants):
                 state.module.constants.save(path.with_suffix(".constants"))
 
@@ -314,7 +314,7 @@ def _enter(state: State, after: str) -> None:
         _check_stage(state.graph, stage, path)
         state.module.verify("import")
     elif stage.name == "schedule":
-        given.enter(state, path)
+        external_schedules.enter(state, path)
     elif stage.level == 5:
         if not isinstance(state.target, Enterable):
             raise UsageError(f"target {state.target.name} cannot continue from {after}")

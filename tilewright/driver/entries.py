@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..program.package import Package
+from ..runtime.constant_pool import ConstantPool
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
-from ..runtime.pool import ConstantPool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import find

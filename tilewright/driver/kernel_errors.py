@@ -15,7 +15,7 @@ from ..tensor.expr import Op, walk
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import largest_error
-from .state import State
+from .compile_state import State
 
 
 def precision_notes(state: State) -> list[str]:

@@ -1,7 +1,7 @@
 """Compiling a model file in a process of its own: MLIR and LLVM, the memory they take and a crash of theirs stay out of
 the caller's. What a program that compiles a model keeps is the compiled model.
 
-The process stays for the next compilation (`support.kept_child`).
+The process stays for the next compilation (`support.persistent_process`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
-from ..support import kept_child, providers
+from ..support import persistent_process, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.files import sweep
 from ..support.options import Options, get
@@ -38,10 +38,10 @@ def compile_apart(entry: CacheEntry, options: Options) -> bool | None:
     if not sys.executable or getattr(sys, "frozen", False):
         return False
     try:
-        found = kept_child.ask(_CALL, (entry, options))
+        found = persistent_process.ask(_CALL, (entry, options))
     except OSError:
         return False
-    except kept_child.Ended as e:
+    except persistent_process.Ended as e:
         found = f"its process ended with {ending(e.code)}"
     except BaseException:  # interrupted, perhaps while the process writes
         sweep(get("TILEWRIGHT_CACHE"), below=True)
@@ -64,7 +64,7 @@ def ending(code: int) -> str:
 
 def serve() -> None:
     """In the process: compile, and answer with one of `ANSWERS`, an error, or what went wrong unexpectedly."""
-    kept_child.serve(_answer, _tidy)
+    persistent_process.serve(_answer, _tidy)
 
 
 def _answer(request: tuple[CacheEntry, Options]) -> TilewrightError | str:

@@ -139,7 +139,7 @@ def _compile(source: Any, start_after: str | None, chosen: Options, options: dic
             entry.keep(made.package, state.files)
         files = partial(ModelFiles.of, state.files)
     if chosen.specialize in ("open", "background") and not isinstance(made, Executable) and not chosen.looks:
-        from .all_sizes import open_all
+        from .unbounded_shapes import open_all
 
         open_all(made, source, chosen)
     if chosen.specialize == "background":

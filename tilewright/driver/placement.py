@@ -36,7 +36,7 @@ from ..tensor.divide import symbol_of
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
-from .pins import Pins
+from .device_pins import Pins
 from .states import Found, find_states
 
 #: the device that inputs come from and outputs go to

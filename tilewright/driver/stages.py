@@ -33,9 +33,9 @@ from ..tensor.read import read_kernel
 from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
-from .pins import Pins
+from .compile_state import Stage, State
+from .device_pins import Pins
 from .placement import Fused, devices_in, place
-from .state import Stage, State
 from .states import find_growing, find_states
 
 #: level-2 passes of the stages "simplify" and "layout", in order

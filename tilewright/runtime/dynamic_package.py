@@ -26,6 +26,7 @@ from ..support.files import replacing, written
 from ..support.mapped_file import MappedFile
 from ..support.options import Options
 from ..targets import base
+from .constant_pool import ConstantPool
 from .executable import Executable, threads_of
 from .lazy import LazySource
 from .open_executable import OpenExecutable, make
@@ -42,7 +43,6 @@ from .parts import (
     Subgraph,
     SubgraphPlan,
 )
-from .pool import ConstantPool
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable

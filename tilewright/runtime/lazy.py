@@ -11,9 +11,9 @@ from ..support import providers
 from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
+from .constant_pool import ConstantPool
 from .executable import Executable
 from .parts import Source, StoredSource
-from .pool import ConstantPool
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process

@@ -1,8 +1,8 @@
 """The meaning of loop nests: `interpret_nest` runs one over NumPy arrays. It is the arbiter for schedules.
 
-Iterations run in order. What a machine may do differently is checked instead (`interpret_units`): iterations of a loop
-bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends when
-it is waited for. Memory that the axis's units do not share belongs to each of them alone.
+Iterations run in order. What a machine may do differently is checked instead (`interpret_threads`): iterations of a
+loop bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends
+when it is waited for. Memory that the axis's units do not share belongs to each of them alone.
 
 Accesses outside a buffer, reads of elements never written, and results left unwritten are errors with the buffer, the
 index and the statement.
@@ -21,7 +21,7 @@ import numpy as np
 from ..support.errors import TilewrightError
 from ..tensor.evaluate import NUMPY, evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, children, variables, walk
-from .concurrent import is_plain, verify
+from .concurrency import is_plain, verify
 from .machine import Machine
 from .nest import Alloc, For, If, Nest, Seq, Stmt, Store, stores, writes
 
@@ -55,7 +55,7 @@ def interpret_nest(nest: Nest, arrays: dict[str, np.ndarray], machine: Machine |
     >>> interpret_nest(parse_nest(text), {"p0": np.array([1, 2, 3], np.float32)})
     {'p1': array([2., 4., 6.], dtype=float32)}
     """
-    from .interpret_units import UnitInterpreter
+    from .interpret_threads import UnitInterpreter
 
     kind = Interpreter if is_plain(nest.body) else UnitInterpreter
     return kind(nest, machine or Machine()).run(arrays)

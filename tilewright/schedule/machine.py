@@ -87,7 +87,7 @@ class Memory:
     identifier, and no word of Python's (``global``).
 
     `held_by`: an axis whose unit i holds the elements i of the last dimension in registers: it alone writes them, and
-    what another unit reads of them is a shuffle, which all units of the axis run together (`schedule/exchange.py`).
+    what another unit reads of them is a shuffle, which all units of the axis run together (`schedule/shuffles.py`).
     """
 
     name: str

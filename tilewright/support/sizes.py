@@ -34,8 +34,8 @@ from .errors import Asks, UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
 from .size_bounds import Known, bounds
-from .stand_ins import SMALLEST as SMALLEST
-from .stand_ins import StandIns
+from .size_encoding import SMALLEST as SMALLEST
+from .size_encoding import StandIns
 
 #: numbers from here on mean "to the end" in models
 _LARGEST = 1 << 62

@@ -21,8 +21,8 @@ from ..support.errors import CompileError, TilewrightError
 from ..targets.accelerator.functional import Functional
 from ..targets.accelerator.layouts import TilePlan
 from ..targets.accelerator.match import InstructionSelection, select
-from ..targets.accelerator.order import check_order
 from ..targets.accelerator.plan import Planned, planned
+from ..targets.accelerator.race_check import check_order
 from ..targets.base import find
 from ..tensor.kernel import Kernel
 from .measure import NoRunners, Outcome

@@ -17,7 +17,7 @@ from tilewright.driver import package_cache as kept
 from tilewright.frontends.onnx import registry
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
-from tilewright.support import kept_child
+from tilewright.support import persistent_process
 from tilewright.support.errors import CompileError, ModelError, UnsupportedError
 from tilewright.support.lazy_array import LazyArray
 from tilewright.support.options import Options
@@ -268,19 +268,19 @@ def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
         assert list(cache.rglob("*.tmp"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(apart.kept_child, "receive", interrupted)
+    monkeypatch.setattr(apart.persistent_process, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tw.compile(path)
     assert sorted(p for p in cache.rglob("*") if p.is_file()) == before
 
 
 def test_two_compilations_use_one_process_each_with_its_own_environment(path, monkeypatch):
-    child, _ = apart.kept_child._kept[apart._CALL]
+    child, _ = apart.persistent_process._kept[apart._CALL]
     for name in "ab":
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(path.parent / name))
         check(tw.compile(path))
         assert list((path.parent / name / "packages").iterdir())
-    after, _ = apart.kept_child._kept[apart._CALL]
+    after, _ = apart.persistent_process._kept[apart._CALL]
     assert after is child and child.poll() is None
 
 
@@ -322,7 +322,7 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
     monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    kept_child.close()
+    persistent_process.close()
     entry = kept.CacheEntry.of(path, Options())
     assert not apart.compile_apart(entry, Options())
     monkeypatch.setattr(sys, "executable", "")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.attention_cases import Case, drawn
 
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine

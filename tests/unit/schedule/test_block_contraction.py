@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine

@@ -11,7 +11,7 @@ from support import opaque_kernels as ops
 from support.cuda_emulator import needs_compiler, run
 
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.inplace import inplace_pairs
 from tilewright.schedule.interpret import interpret_nest

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.codegen.nvptx.rings import Rings
 from tilewright.lang import te
-from tilewright.schedule.concurrent import illegal, verify
+from tilewright.schedule.concurrency import illegal, verify
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import NestError, interpret_nest
 from tilewright.schedule.machine import Axis, BulkCopy, Machine, Memory

@@ -14,7 +14,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 
-from ...schedule.concurrent import is_plain
+from ...schedule.concurrency import is_plain
 from ...schedule.inplace import COPIES
 from ...schedule.nest import (
     THREAD,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...schedule.concurrent import Units
+from ...schedule.concurrency import Units
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...schedule.producers import PRODUCER

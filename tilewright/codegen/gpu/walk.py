@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from ...schedule.concurrent import is_plain, verify
+from ...schedule.concurrency import is_plain, verify
 from ...schedule.machine import Machine
 from ...schedule.nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Seq, Stmt, Store, Wait, in_parts
 from ...schedule.open_nest import nest_at, typical_sizes
@@ -24,7 +24,7 @@ from .indices import GpuIndices
 from .launch import LaunchAxes
 from .open_launch import OpenLaunch
 from .open_sizes import closed, has_sizes
-from .own_parts import own_parts
+from .privatization import own_parts
 from .text import KernelText, SsaValue
 
 

@@ -10,20 +10,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.exchange import held
 from ...schedule.inplace import COPIES, inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
+from ...schedule.shuffles import held
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
 from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import NestWalk
 from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue
 from .dot_products import Dot4Emitter
-from .exchange import Exchange
 from .expressions import GpuLlvmExpressions
 from .family import Family
 from .memory import ALIGN_BYTES, GLOBAL, GpuLlvmMemory, Lanes
+from .shuffles import Exchange
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11

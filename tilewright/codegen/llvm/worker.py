@@ -16,7 +16,7 @@ import time
 from importlib import import_module
 from typing import IO, Any
 
-from ...support.children import resident_bytes
+from ...support.child_processes import resident_bytes
 from ...support.errors import TilewrightError
 from .machine import LlvmMachine, from_message, named, to_message
 

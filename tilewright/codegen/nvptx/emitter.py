@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.concurrent import is_plain
+from ...schedule.concurrency import is_plain
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts, stores, transform
 from ...schedule.producers import PRODUCER
@@ -22,8 +22,8 @@ from .bulk import Bulk, TensorMap
 from .copies import AsyncCopies, waits
 from .fragments import LANE, Fragments
 from .functions import FUNCTIONS, INSTRUCTIONS
-from .needless import needless_barriers
 from .producers import Producers
+from .redundant_barriers import needless_barriers
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11

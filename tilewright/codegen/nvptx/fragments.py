@@ -35,7 +35,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from ..gpu_llvm.builder import BYTES, llvm_type
 from ..gpu_llvm.memory import OWN, Lanes
 from .fragment_rows import WARP, FragmentRows
-from .groups import Groups
+from .warpgroups import Groups
 
 if TYPE_CHECKING:
     from .emitter import NvptxEmitter

@@ -20,7 +20,7 @@ import torch
 from torch_mlir import ir
 
 from ...ir.types import NUMPY, from_array
-from ...runtime import noise
+from ...runtime import random_seed
 from ...runtime.parts import Action, BodyInfo, DynamicInfo, Entry, StoredSource, SubgraphPlan, Tree, plain
 from ...support import host_operators as host
 from ...support.errors import CompileError, UnsupportedError, UsageError
@@ -196,7 +196,7 @@ class TorchSubgraphImporter(TorchImporter):
         results, values = self._results_wanted()
         actions = tuple(map(self._action, split.on_host))
         graph = self.make.finish([(f"result{i}", v) for v, i in values.items()]) if values else None
-        feeds = tuple(n for n in self.make.names if n != noise.KEY)
+        feeds = tuple(n for n in self.make.names if n != random_seed.KEY)
         numbers = self.frozen | {n.name for n in split.on_host if not _is_tensor(n)}
         frozen = numbers.intersection(source.reads("main", tuple(split.later)))
         return SubgraphPlan(graph, feeds, results, self.constants, actions, tuple(split.later), frozen)

@@ -31,7 +31,7 @@ from ...tensor.expr import (
     map_loads,
 )  # fmt: skip
 from ...tensor.kernel import Kernel, Stage
-from ..concurrent import illegal
+from ..concurrency import illegal
 from ..decisions import Decision
 from ..legality import PRIVATE, check, covers
 from ..machine import Machine

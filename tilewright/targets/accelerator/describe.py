@@ -285,7 +285,7 @@ class Chip(Machine):
 
     @property
     def instruction_names(self) -> tuple[str, ...]:
-        """See `schedule.primitives.tensors.Tensorizing`, as for `tensorized`."""
+        """See `schedule.primitives.tensorize.Tensorizing`, as for `tensorized`."""
         return tuple(i.name for i in self.instructions())
 
     def tensorized(

@@ -15,11 +15,11 @@ from ...schedule.trace import replay
 from ...support.errors import TilewrightError
 from ...tensor.kernel import Kernel
 from ..base import Target, TargetStage
-from ..beside.stages import Taken, with_other
-from ..state import CompilationState
+from ..compile_state import CompilationState
+from ..coprocessor.stages import Taken, with_other
 from .binary import ChipProgram
-from .by_hand import planned
 from .describe import Chip
+from .manual_schedule import planned
 from .partition import Partitioner, nameless
 from .plan import Planned
 

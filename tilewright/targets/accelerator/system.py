@@ -11,7 +11,7 @@ import numpy as np
 
 from ...program.program import Call
 from ..base import Target
-from ..beside.runner import PartsRunner
+from ..coprocessor.runner import PartsRunner
 from .binary import MAGIC, ChipProgram, Formats
 from .functional import Functional
 from .timing import ProgramTiming, simulate

@@ -183,7 +183,7 @@ class ChipBesideHost:
         return with_chip(self.host)
 
     def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
-        from ..beside.parts import link
+        from ..coprocessor.parts import link
         from .system import on_chip
 
         return link(program, objects, on_chip(objects), self.host, self.host.describe())

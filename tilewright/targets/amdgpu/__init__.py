@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import TargetStage
-from ..elsewhere import Elsewhere
-from ..kernels_alone import KernelsAlone
+from ..cross_compiled import Elsewhere
+from ..target_bases import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package

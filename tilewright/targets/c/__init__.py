@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import TargetStage
-from ..kernels_alone import KernelsAlone
+from ..target_bases import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package

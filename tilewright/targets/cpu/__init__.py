@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..base import Check
-from ..kernels_alone import ByLlvm
+from ..target_bases import ByLlvm
 
 if TYPE_CHECKING:
     from ...program.package import Package

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
 from ..gpu.on_device import OnDevice, device_parameter
-from ..kernels_alone import KernelsAlone
+from ..target_bases import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.states import StateBuffers
     from ...schedule.nest import Nest
     from ..gpu.device import Device
-    from ..gpu.opened import Devices
+    from ..gpu.device_registry import Devices
     from ..gpu.runner import GpuRunner
     from .description import CudaDescription
     from .stages import CudaKernel

@@ -17,9 +17,9 @@ from ...program.package import Package
 from ...program.states import StateBuffers
 from ...support.errors import PackageError
 from ..gpu.device import BufferSlice, Dispatch, Run, Step, StepTimes
+from ..gpu.device_registry import Devices
 from ..gpu.failure import Kind, failure
 from ..gpu.open_runner import OpenGpuRunner
-from ..gpu.opened import Devices
 from ..gpu.runner import GpuRunner
 from .driver import Driver, DriverFailed, names
 from .stages import CudaKernel

@@ -12,7 +12,7 @@ from ...codegen.llvm.pool import Job, compile_many
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...support.errors import UsageError
-from ..state import CompilationState
+from ..compile_state import CompilationState
 from .stages import check_known
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...schedule.nest import Nest
     from .ceilings import CeilingBench
     from .device import Device, DeviceKernel
-    from .opened import Devices
+    from .device_registry import Devices
     from .runner import GpuRunner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..elsewhere import Elsewhere
+from ..cross_compiled import Elsewhere
 from .target import TextTarget
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
-from ..kernels_alone import KernelsAlone
+from ..target_bases import KernelsAlone
 from .describe import GpuDescription
 
 if TYPE_CHECKING:

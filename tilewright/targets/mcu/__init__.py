@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import Emulated
-from ..elsewhere import Elsewhere
-from ..kernels_alone import ByLlvm, KernelsAlone
+from ..cross_compiled import Elsewhere
+from ..target_bases import ByLlvm, KernelsAlone
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from ...program.program import Call
 from ...support.errors import UsageError
 from ..base import Target
-from ..beside.runner import PartsRunner
+from ..coprocessor.runner import PartsRunner
 from .api import Code, Offload
 from .operation import MAGIC, Operation, OperationArguments, view
 

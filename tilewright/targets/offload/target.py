@@ -12,7 +12,7 @@ from ...schedule.machine import Machine
 from ...support.dtypes import TYPES
 from ...support.errors import UsageError
 from ..base import Target, TargetStage
-from ..beside.parts import link
+from ..coprocessor.parts import link
 from .api import Offload
 from .operation import MAGIC, OperationArguments, of_level2
 
@@ -77,7 +77,7 @@ class OffloadBesideHost:
         return self.host.describe()
 
     def stages(self) -> Sequence[TargetStage]:
-        from ..beside.stages import with_other
+        from ..coprocessor.stages import with_other
         from .stages import assemble, text
 
         return with_other(self.host, assemble, f"what {self.offload.name} computes", {6: text})

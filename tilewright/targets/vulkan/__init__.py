@@ -14,7 +14,7 @@ from ..gpu.on_device import PlacedText, device_parameter
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
     from ...schedule.nest import Nest
-    from ..gpu.opened import Devices
+    from ..gpu.device_registry import Devices
 
 TEXTS = ("wgsl", "spirv")
 

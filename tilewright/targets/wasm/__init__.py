@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..kernels_alone import ByLlvm, KernelsAlone
+from ..target_bases import ByLlvm, KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package

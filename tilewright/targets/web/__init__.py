@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..elsewhere import Elsewhere
+from ..cross_compiled import Elsewhere
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ....ir.graph import Graph, from_dense
-from ....ir.maker import Maker
+from ....ir.graph_builder import Maker
 from ....ir.types import NUMPY, Type
 from ....support.budget import Counter
 from ....support.errors import CompileError, ModelError

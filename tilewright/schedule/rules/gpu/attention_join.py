@@ -9,7 +9,7 @@ from ...nest import Stmt
 from ...schedule import Schedule
 from ..custom.attention_parts import Join
 from .tactics import operator_rule
-from .units import block_sizes, spread_out
+from .thread_binding import block_sizes, spread_out
 
 NAME = "attention_join"
 PRIORITY = 7

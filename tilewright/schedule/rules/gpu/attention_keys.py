@@ -39,7 +39,7 @@ from .attention_operands import (
     within_buffers,  # fmt: skip
 )
 from .attention_tiles import FEW_SUMS
-from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
+from .thread_binding import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
 
 F32 = "f32"
 #: threads of a block and of a team, queries of a block, keys of a team in a step

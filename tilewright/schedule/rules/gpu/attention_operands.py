@@ -10,7 +10,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...nest import Alloc, Stmt, Store, seq, store
 from ..custom.attention import Reader, Shape
 from ..custom.nests import add, index, mul, wrapped
-from .units import all_of, on, within
+from .thread_binding import all_of, on, within
 
 #: loops over the grid
 BATCH, HEAD = Var("batch"), Var("head")

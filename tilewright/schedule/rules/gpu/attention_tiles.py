@@ -37,7 +37,7 @@ from .attention_operands import (  # fmt: skip
     unrolled,
     within_buffers,
 )
-from .units import BLOCK, all_of, axis, guarded, on, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, guarded, on, only_if, shared, within
 
 F32 = "f32"
 #: rows and keys of a block, rows of a thread, threads of a row, and how much of the depth or of the keys' values at a

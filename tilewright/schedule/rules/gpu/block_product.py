@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ..custom.nests import Access, add, index, mul
 from .attention_operands import unrolled, within_buffers
 from .tactics import operator_rule
-from .units import all_of, on, only_if, within
+from .thread_binding import all_of, on, only_if, within
 from .vector_product import GemvShare, GemvWriter, Matrix, choose
 
 NAME = "block_product"

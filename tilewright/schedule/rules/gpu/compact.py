@@ -19,9 +19,9 @@ from ...machine import Machine
 from ...nest import If, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, is_float, select, unflatten
+from .block_scans import BlockRows, Scanned
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned
-from .units import BLOCK, axis, guarded, only_if, within
+from .thread_binding import BLOCK, axis, guarded, only_if, within
 
 NAME = "block_compact"
 PRIORITY = 7

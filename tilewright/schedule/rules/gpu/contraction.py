@@ -27,9 +27,9 @@ from ...machine_instructions import UnitAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient
-from .elements import after_stages, applied, shared_out
 from .tactics import loops_rule, not_loops
-from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
+from .thread_per_element import after_stages, applied, shared_out
 
 NAME = "block_contraction"
 PRIORITY = 5

@@ -13,7 +13,7 @@ from ...nest import For, Stmt, Store, seq, stores
 from ...schedule import Schedule
 from ..common import inline_producers, load_strides, merge_loops, store_stride
 from .tactics import loops_rule, not_whole
-from .units import block_sizes, digits, on, processors, spread_out
+from .thread_binding import block_sizes, digits, on, processors, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9

@@ -26,10 +26,10 @@ from ...nest import For, If, Stmt, Store, loop, seq, store, transform
 from ...schedule import Schedule
 from ..custom.nests import Access, both, flatten, index, less, select, unflatten, wrapped
 from ..custom.scatter import Scatter
-from .row_team import at_once
+from .block_scans import BlockRows, Scanned
+from .row_mapping import at_once
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned
-from .units import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
+from .thread_binding import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
 
 NAME = "block_scatter"
 PRIORITY = 7

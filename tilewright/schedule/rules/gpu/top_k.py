@@ -27,10 +27,10 @@ from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.top_k import TopKKernel
-from .row_team import at_once
+from .block_scans import BlockRows, Scanned, meeting
+from .row_mapping import at_once
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, guarded, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, guarded, only_if, shared, within
 
 NAME = "block_top_k"
 PRIORITY = 7

@@ -25,10 +25,10 @@ from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
 from .contraction import SMALL, Contraction, read
-from .elements import applied
 from .tactics import loops_rule, not_whole
 from .tensor_cores import lies_along_batch, lies_along_sum
-from .units import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
+from .thread_binding import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
+from .thread_per_element import applied
 from .warp_tiles import innermost
 
 NAME = "vector_product"

@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from ..tensor.expr import Target
-from .concurrent import Units, is_plain
+from .concurrency import Units, is_plain
 from .interpret import EVERY, UNSET, Env, Interpreter, Memory, place
 from .nest import THREAD, Alloc, AsyncCopy, Barrier, For, If, Seq, Stmt, Wait, in_parts
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.support import children
+from tilewright.support import child_processes
 
 ROOT = Path(__file__).parents[3]
 HIJACK = "import os; open(os.path.join({folder!r}, 'hijacked'), 'a').write(__name__ + ' ')\n"
@@ -87,9 +87,9 @@ def test_the_environment_does_not_add_to_the_path(tmp_path):
     folder = hostile(tmp_path / "stranger")
     code = """
     import subprocess, os
-    from tilewright.support import children
+    from tilewright.support import child_processes
     os.environ["PYTHONPATH"] = os.getcwd()
-    child = children.start("print(sys.path)", stdout=subprocess.PIPE)
+    child = child_processes.start("print(sys.path)", stdout=subprocess.PIPE)
     print(child.communicate()[0].decode())
     """
     assert str(folder) not in run(f"exec({textwrap.dedent(code)!r})", folder)
@@ -102,11 +102,11 @@ def test_which_entries_of_the_path_are_handed_over(tmp_path, monkeypatch):
     here, other = str(tmp_path), str(tmp_path / "sub")
     monkeypatch.setattr(sys, "path", ["", ".", here, "sub", other, *sys.path])
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    found = children.import_path()
+    found = child_processes.import_path()
     assert other in found and not {"", ".", here, "sub"} & set(found)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", here]))
-    assert here in children.import_path()
-    assert not {"", "."} & set(children.import_path())
+    assert here in child_processes.import_path()
+    assert not {"", "."} & set(child_processes.import_path())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
@@ -120,8 +120,8 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path, work):
         pytest.skip("needs signals of pipes")
     code = f"""
     import subprocess, time
-    from tilewright.support import children
-    child = children.start({"print(flush=True); " + work!r}, stdout=subprocess.PIPE)
+    from tilewright.support import child_processes
+    child = child_processes.start({"print(flush=True); " + work!r}, stdout=subprocess.PIPE)
     child.stdout.read(1)
     print(child.pid, flush=True)
     time.sleep(3600)
@@ -155,8 +155,8 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_does_not_keep_children_alive():
-    child = children.start("import time; time.sleep(3600)")
-    (line,) = [x for x in children._lifelines if x is child.lifeline]
+    child = child_processes.start("import time; time.sleep(3600)")
+    (line,) = [x for x in child_processes._lifelines if x is child.lifeline]
     pid = os.fork()
     if not pid:
         os._exit(0 if line.fd < 0 else 1)

@@ -20,11 +20,11 @@ from ..schedule.schedule import Schedule
 from ..schedule.trace import replay
 from ..support.errors import ModelError, TilewrightError, UsageError
 from ..targets.base import Target
-from ..targets.beside.stages import Taken
+from ..targets.coprocessor.stages import Taken
 from ..tensor.expr import Buffer
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
-from .state import State
+from .compile_state import State
 
 #: stands where the name of a rule does
 GIVEN = "given"

@@ -1,4 +1,4 @@
-"""Warp shuffles: an array with one element for each lane (`schedule.exchange`) is a register of each lane, which other
+"""Warp shuffles: an array with one element for each lane (`schedule.shuffles`) is a register of each lane, which other
 lanes read by a shuffle."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from support.small_chip import ADD, MULTIPLY
 
 from tilewright.support.errors import UsageError
 from tilewright.targets.accelerator.describe import WRITE, Dim, Field, Instruction, Operand
-from tilewright.targets.accelerator.meaning import accumulated, choices, meaning, multiply_high
+from tilewright.targets.accelerator.semantics import accumulated, choices, meaning, multiply_high
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32
 

@@ -18,12 +18,12 @@ from tilewright import te
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
 from tilewright.codegen.nvptx.emitter import NvptxKernel, emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.rules import schedule
-from tilewright.schedule.rules.gpu import group_tensor_cores
+from tilewright.schedule.rules.gpu import warpgroup_tensor_cores
 from tilewright.schedule.rules.gpu.tile_order import TileOrder, far, orders
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import format_nest, parse_nest
@@ -87,7 +87,7 @@ class Case:
 
 
 def ruled(case: Case, machine=FEW[1], decisions=None) -> Schedule:
-    made = group_tensor_cores.apply(case.kernel, machine, decisions)
+    made = warpgroup_tensor_cores.apply(case.kernel, machine, decisions)
     assert not isinstance(made, str), made
     return made
 
@@ -236,7 +236,7 @@ def test_convolutions_are_products(size, channels, way):
     b, h = 2, 7
     o = h + 1 - size
     kernel = te.from_nest(CONVOLUTION.format(b=b, h=h, o=o, p=size, c=channels), constants=["w"])
-    made = group_tensor_cores.apply(kernel, FEW[1])
+    made = warpgroup_tensor_cores.apply(kernel, FEW[1])
     assert not isinstance(made, str) and way in made.plan, made
     nest = finish(made.nest())
     rng = np.random.default_rng(2)
@@ -251,7 +251,7 @@ def test_convolutions_are_products(size, channels, way):
 
 def test_why_a_product_is_left_to_warps():
     def refused(case: Case, machine=SM_90A) -> str:
-        return str(group_tensor_cores.apply(case.kernel, machine))
+        return str(warpgroup_tensor_cores.apply(case.kernel, machine))
 
     assert refused(Case(128, 128, 128), SM_80) == "the machine has no groups of warps"
     assert "its tiles are too few for groups of warps" in refused(Case(128, 768, 768, turned=(False, True)))

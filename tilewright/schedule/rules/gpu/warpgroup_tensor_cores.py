@@ -2,9 +2,9 @@
 
 What `tensor_cores` does with warps and fragments, with the larger instructions of warpgroups: both factors stay in
 shared memory, swizzled as the instruction wants them. Where the machine has a copy engine (TMA) that can load them, it
-does, driven by a warpgroup that does nothing else (`group_pipelines`). Elsewhere threads load them, in rows along the
-sum: windows of a convolution, for instance. A constant factor with another layout is repacked along the sum when the
-model is compiled.
+does, driven by a warpgroup that does nothing else (`warpgroup_pipelines`). Elsewhere threads load them, in rows along
+the sum: windows of a convolution, for instance. A constant factor with another layout is repacked along the sum when
+the model is compiled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...machine import Machine, WarpProduct
 from ...nest import Stmt
 from ...schedule import Schedule
 from .contraction import Contraction, grid, read
-from .group_pipelines import ROW, PipelineWriter, not_copied
-from .group_tiles import WarpgroupWriter
 from .tactics import loops_rule, not_loops
 from .tensor_cores import share, side
+from .thread_binding import CLUSTER, GROUP, MEMBER, axis, fits_axis, processors
 from .tile_order import TileOrder, far, orders
-from .units import CLUSTER, GROUP, MEMBER, axis, fits_axis, processors
 from .warp_tiles import COPY_BYTES, WarpTile, innermost
+from .warpgroup_pipelines import ROW, PipelineWriter, not_copied
+from .warpgroup_tiles import WarpgroupWriter
 
 NAME = "group_tensor_cores"
 PRIORITY = 2

@@ -17,7 +17,7 @@ from ...block_costs import ThreadCosts
 from ...machine import Machine, lanes
 from ...schedule import Schedule
 from .row_values import AT, ROW, RowwiseKernel
-from .units import BLOCK, axis, grid_of, shared
+from .thread_binding import BLOCK, axis, grid_of, shared
 
 #: of how many parts of a sum a thread makes one in a step of the tree: what is tried
 FANS = (4, 2, 8)

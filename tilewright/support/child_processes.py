@@ -31,7 +31,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 spec = spec_from_file_location({package!r}, {init!a}, submodule_search_locations=[{folder!a}])
 sys.modules[{package!r}] = module_from_spec(spec)
 spec.loader.exec_module(sys.modules[{package!r}])
-from {package}.support.children import enter
+from {package}.support.child_processes import enter
 enter({lifeline})
 {call}
 """

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from ...support import bugs
+from ...support import internal_errors
 from .tracing import traced
 
 
@@ -84,7 +84,7 @@ def export_with_constants(
         with as_constants(source) as frozen:
             exported = traced(source, args, kwargs, shapes)
     except Exception as e:  # the first error says what is in the way
-        bugs.note_own(e, "buffers stay what they are")
+        internal_errors.note_own(e, "buffers stay what they are")
         return None
     return None if frozen.written else exported
 

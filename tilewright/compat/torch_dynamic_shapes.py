@@ -17,7 +17,7 @@ from ..frontends.torch.symbols import size_of
 from ..program.versions import Limits, Versions, making
 from ..runtime.executable import Executable
 from ..runtime.open_executable import OpenExecutable
-from ..support import bugs
+from ..support import internal_errors
 from ..support.errors import TilewrightError
 from ..support.sizes import Dim, open_sizes
 from .torch_calls import Call, call_of
@@ -161,7 +161,7 @@ class GraphVersions:
             return self._tied(sizes, chosen)
         except Exception as e:  # no reason for a call to fail
             if not isinstance(e, DynamicShapesUnsupported):
-                bugs.note_own(e, "a program is compiled for each size")
+                internal_errors.note_own(e, "a program is compiled for each size")
             if not self._tried:
                 self._refused(_failures(e), e)
             self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
@@ -186,7 +186,7 @@ class GraphVersions:
                 if number == len(ways):
                     raise
                 if not isinstance(e, DynamicShapesUnsupported):
-                    bugs.note_own(e, "other symbols are tied")
+                    internal_errors.note_own(e, "other symbols are tied")
         return None
 
     @staticmethod

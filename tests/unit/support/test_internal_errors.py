@@ -6,7 +6,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.driver import compiler
-from tilewright.support import bugs
+from tilewright.support import internal_errors
 
 MODEL = """
 func.func @main(%x: tensor<?x4xf32>) -> tensor<?x4xf32> {
@@ -40,13 +40,13 @@ def test_what_others_raise_is_no_bug(monkeypatch):
         try:
             raise error
         except Exception as e:
-            bugs.note_own(e, "something else is done")
+            internal_errors.note_own(e, "something else is done")
     try:
-        bugs.note(None.missing, "")
+        internal_errors.note(None.missing, "")
     except AttributeError as e:
-        bugs.note_own(e, "something else is done")  # of this file, too
+        internal_errors.note_own(e, "something else is done")  # of this file, too
     try:
         tw.support.options.get("no variable")
     except KeyError as e:
         with pytest.raises(KeyError):
-            bugs.note_own(e, "something else is done")
+            internal_errors.note_own(e, "something else is done")

@@ -1,5 +1,5 @@
 """The nest of a warpgroup matrix product (``wgmma``) whose factors are copied by TMA or the like
-(`group_tensor_cores`).
+(`warpgroup_tensor_cores`).
 
     one thread begins to copy the first pieces of both factors
     for each tile of the block:
@@ -25,10 +25,10 @@ from ...nest import Alloc, AsyncCopy, Barrier, Stmt, Wait, seq, store, walk_stmt
 from ...producers import PRODUCER
 from ...schedule import Schedule
 from .contraction import TILE_LOOPS, Contraction, grid
-from .group_tiles import WarpgroupWriter
+from .thread_binding import BLOCK, CLUSTER, all_of, digits, guarded, on, only_if, within
 from .tile_order import TileOrder
-from .units import BLOCK, CLUSTER, all_of, digits, guarded, on, only_if, within
 from .warp_tiles import Side, WarpTile
+from .warpgroup_tiles import WarpgroupWriter
 
 #: numbers of 16 bits in a row of 128 bytes, and in a piece of it that changes places with the row
 ROW, PIECE = 64, 8

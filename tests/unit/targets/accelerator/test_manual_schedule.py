@@ -18,8 +18,8 @@ from tilewright.schedule.schedule import ScheduleError
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, InputError, UsageError
 from tilewright.targets.accelerator.binary import Formats
-from tilewright.targets.accelerator.by_hand import by_hand
 from tilewright.targets.accelerator.layouts import TilePlan
+from tilewright.targets.accelerator.manual_schedule import by_hand
 from tilewright.targets.accelerator.match import select
 from tilewright.targets.accelerator.plan import planned
 from tilewright.targets.accelerator.target import ChipTarget

@@ -9,7 +9,7 @@ from support import onnx_models
 from support.onnx_models import value
 
 import tilewright as tw
-from tilewright.runtime import noise
+from tilewright.runtime import random_seed
 
 F, INT = TensorProto.FLOAT, TensorProto.INT64
 
@@ -86,7 +86,7 @@ def test_nodes_that_are_alike_draw_apart_and_files_keep_it(tmp_path):
     y, z = run()
     assert not np.array_equal(y, z)
     assert not np.array_equal(y, run()[0])
-    key = {noise.KEY: np.array(9, np.int32)}  # who gives the key gets what belongs to it
+    key = {random_seed.KEY: np.array(9, np.int32)}  # who gives the key gets what belongs to it
     assert np.array_equal(run(key)[0], run(key)[0])
 
 

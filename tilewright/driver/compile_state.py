@@ -19,7 +19,7 @@ from ..support.progress import Progress
 from ..targets.base import Target
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
-from .inside import Inside
+from .pass_instrumentation import Inside
 from .placement import Placement
 
 
@@ -56,7 +56,7 @@ class State:
     #: those ways where they are given, in place of the database's
     layers: Mapping[Any, int] = field(default_factory=dict)
     ways: Mapping[str, str] | None = None
-    #: the schedules that the options give (`driver.given.Given`)
+    #: the schedules that the options give (`driver.external_schedules.Given`)
     given: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
     #: what of an earlier stage's seconds belongs to these, because workers did all of them at once

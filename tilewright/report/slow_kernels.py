@@ -17,7 +17,7 @@ from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..program.package import Package
 from ..support.errors import UsageError
-from ..tensor.alone import alone
+from ..tensor.standalone_kernel import alone
 from .explain import why_slow
 
 #: what constants hold: no weight, and nothing that could be an index beyond a tensor

@@ -19,8 +19,8 @@ from .describe import Chip
 from .emit import emit
 from .functional import Functional
 from .layouts import TilePlan
-from .order import check_order
 from .plan import Planned
+from .race_check import check_order
 from .tiles import CHIP, DIM
 from .timing import ProgramTiming, simulate
 

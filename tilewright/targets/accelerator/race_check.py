@@ -12,8 +12,8 @@ import numpy as np
 
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
+from .dependences import MemoryRange, accesses
 from .functional import in_order
-from .places import MemoryRange, accesses
 
 
 def check_order(formats: Formats, program: ChipProgram) -> None:

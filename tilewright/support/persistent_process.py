@@ -1,6 +1,6 @@
 """Processes of our own that answer one request after another: what they import and build is there for the next one.
 
-    ask("from tilewright.support.kept_child import serve; serve(lambda request: 2 * request)", 21)  # 42
+    ask("from tilewright.support.persistent_process import serve; serve(lambda request: 2 * request)", 21)  # 42
 
 A process stays until nobody has asked it for `IDLE` seconds, its memory exceeds `BYTES`, or the caller ends. Each
 request brings the caller's environment and current folder. Messages are pickled, on stdin and stdout.
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import children
+from . import child_processes
 
 #: REST: seconds after which it takes its time to look for garbage; a caller may be at work before, on the same core
 IDLE, REST, BYTES = 60.0, 1.0, 1 << 29
@@ -38,7 +38,7 @@ class Ended(Exception):
 receive = pickle.load
 
 #: by what they run: the process that nobody uses now, and where it was started
-_kept: dict[str, tuple[children.Child, tuple[Any, ...]]] = {}
+_kept: dict[str, tuple[child_processes.Child, tuple[Any, ...]]] = {}
 _lock = threading.Lock()
 
 
@@ -48,7 +48,7 @@ def ask(call: str, request: Any) -> Any:
     A thread that asks while another one waits has a process of its own. Whatever interrupts the caller ends the
     process. Raises OSError if none can be started, and `Ended`.
     """
-    message = pickle.dumps((*children.surroundings(), request))
+    message = pickle.dumps((*child_processes.surroundings(), request))
     place = _place()
     child = _take(call, place)
     if child is not None:
@@ -57,10 +57,10 @@ def ask(call: str, request: Any) -> Any:
         if child.returncode:
             raise Ended(child.returncode)
         # it was about to end when it was asked
-    return _ask(children.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE), message, call, place)
+    return _ask(child_processes.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE), message, call, place)
 
 
-def _ask(child: children.Child, message: bytes, call: str, place: tuple[Any, ...]) -> Any:
+def _ask(child: child_processes.Child, message: bytes, call: str, place: tuple[Any, ...]) -> Any:
     assert child.stdin is not None and child.stdout is not None
     try:
         try:
@@ -82,7 +82,7 @@ def _ask(child: children.Child, message: bytes, call: str, place: tuple[Any, ...
     return answer
 
 
-def _take(call: str, place: tuple[Any, ...]) -> children.Child | None:
+def _take(call: str, place: tuple[Any, ...]) -> child_processes.Child | None:
     with _lock:
         child, where = _kept.pop(call, (None, ()))
     if child is not None and (where != place or child.poll() is not None):
@@ -98,11 +98,11 @@ def _place() -> tuple[Any, ...]:
         info = os.fstat(2)
         messages = info.st_dev, info.st_ino
         processors = sorted(getattr(os, "sched_getaffinity", lambda _: ())(0))
-        return children.import_path(), messages, processors, *map(os.environ.get, _READ_ONCE)
+        return child_processes.import_path(), messages, processors, *map(os.environ.get, _READ_ONCE)
     return (object(),)  # like no other
 
 
-def _end(child: children.Child) -> None:
+def _end(child: child_processes.Child) -> None:
     child.kill()
     child.wait()
     for stream in (child.stdin, child.stdout):
@@ -148,9 +148,9 @@ def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda ch
     os.dup2(2, 1)  # what libraries print to stdout must not get into the answers
     first = True
     with contextlib.suppress(EOFError):
-        while first or children.resident_bytes() <= BYTES or _collected() <= BYTES:
+        while first or child_processes.resident_bytes() <= BYTES or _collected() <= BYTES:
             environment, folder, request = _next()
-            if children.surround(environment, folder) and not first:
+            if child_processes.surround(environment, folder) and not first:
                 tidy(True)
             found = answer(request)
             os.chdir(os.path.abspath(os.sep))  # some systems delete no folder that a process is in
@@ -183,4 +183,4 @@ def _rest(asked: threading.Event) -> None:
 def _collected() -> int:
     """The bytes of this process without garbage."""
     gc.collect()
-    return children.resident_bytes()
+    return child_processes.resident_bytes()

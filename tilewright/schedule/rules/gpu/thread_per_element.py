@@ -15,7 +15,7 @@ from ...machine import Machine
 from ...nest import Alloc, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from .tactics import loops_rule, not_loops
-from .units import block_sizes, digits, on, only_if, spread_out, within
+from .thread_binding import block_sizes, digits, on, only_if, spread_out, within
 
 NAME = "unit_elements"
 PRIORITY = 7

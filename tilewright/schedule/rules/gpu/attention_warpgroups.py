@@ -25,7 +25,7 @@ from .attention_warps import (
     fits,
     together,
 )
-from .units import on, shared
+from .thread_binding import on, shared
 
 #: what is tried: groups of a block, and keys of a tile
 GROUPS, KEYS = (2, 1), (128, 64)

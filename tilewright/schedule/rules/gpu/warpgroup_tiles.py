@@ -8,7 +8,7 @@ from dataclasses import replace
 from ....tensor.expr import Expr, Load, Op, Var
 from ...nest import Stmt, store
 from ...warp import NOTE
-from .units import GROUP, MEMBER, on
+from .thread_binding import GROUP, MEMBER, on
 from .warp_tiles import WarpWriter
 
 

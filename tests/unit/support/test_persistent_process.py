@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.forking import ended
 
-from tilewright.support import kept_child
-from tilewright.support.kept_child import Ended, ask
+from tilewright.support import persistent_process
+from tilewright.support.persistent_process import Ended, ask
 
 ROOT = Path(__file__).parents[3]
-SERVE = "import os, time; from tilewright.support import kept_child as k; "
+SERVE = "import os, time; from tilewright.support import persistent_process as k; "
 #: runs the request, and answers with the process and what the request made of `found`
 RUN = SERVE + "k.serve(lambda r: (os.getpid(), (g := {'k': k, 'os': os}, exec(r, g))[0].get('found')))"
 
@@ -22,7 +22,7 @@ RUN = SERVE + "k.serve(lambda r: (os.getpid(), (g := {'k': k, 'os': os}, exec(r,
 @pytest.fixture(autouse=True)
 def none_left():
     yield
-    kept_child.close()
+    persistent_process.close()
 
 
 def test_one_process_answers_all_with_the_environment_of_each(monkeypatch, tmp_path):
@@ -57,7 +57,7 @@ def test_a_crash_is_reported_and_the_next_one_works():
 
 def test_one_that_ends_when_it_is_asked_is_replaced():
     """It was idle for too long just then."""
-    first, _ = ask(RUN, "import tilewright.support.kept_child as k; k._next = lambda: os._exit(0)")
+    first, _ = ask(RUN, "import tilewright.support.persistent_process as k; k._next = lambda: os._exit(0)")
     assert ask(RUN, "")[0] != first
 
 
@@ -74,7 +74,7 @@ while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
     for t in threads:
         t.join()
     assert len(set(found)) == 2
-    (kept,) = (child.pid for child, _ in kept_child._kept.values())
+    (kept,) = (child.pid for child, _ in persistent_process._kept.values())
     (other,) = {*found} - {kept}
     assert ended(other) and ask(RUN, "")[0] == kept
 
@@ -102,7 +102,7 @@ def test_an_interrupted_one_ends(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(kept_child, "receive", interrupted)
+        patch.setattr(persistent_process, "receive", interrupted)
         ask(RUN, "import time; time.sleep(3600)")
     assert ended(first) and ask(RUN, "")[0] != first
 
@@ -111,7 +111,7 @@ def test_an_interrupted_one_ends(monkeypatch):
 def test_it_ends_with_its_parent(end):
     code = f"""
     import os
-    from tilewright.support.kept_child import ask
+    from tilewright.support.persistent_process import ask
     print(ask({RUN!r}, "")[0], flush=True)
     {end}
     """
@@ -127,7 +127,7 @@ def test_a_forked_process_starts_its_own():
     pid = os.fork()
     if not pid:
         try:
-            os._exit(0 if not kept_child._kept and ask(RUN, "")[0] != first else 1)
+            os._exit(0 if not persistent_process._kept and ask(RUN, "")[0] != first else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -15,7 +15,7 @@ from support.primitive_cases import DENSE, MATRIX, SUM, kernel, refuses
 
 from tilewright.codegen.clike.c99 import C99
 from tilewright.codegen.clike.printer import emit as emit_c
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import NestError, interpret_nest
 from tilewright.schedule.machine import Machine

@@ -17,7 +17,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var
 from ...machine import Machine
 from ...nest import Alloc, Barrier, Stmt, seq, store
 from ..custom.nests import index, select
-from .units import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_if
+from .thread_binding import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_if
 
 #: of how many parts of a sum a thread makes one in a step of the tree
 FAN = 8

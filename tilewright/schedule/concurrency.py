@@ -18,7 +18,6 @@ from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Var, bounds, simplify, substitute, variables, walk
 from .bulk import no_boxes, not_by_all
-from .exchange import no_exchange
 from .finish import simplify_value
 from .legality import PRIVATE, distinct, numbered, one_owner, own_part
 from .machine import Axis, Machine, Memory, axis_names, barriers, find_axis
@@ -40,6 +39,7 @@ from .nest import (
     writes,
 )  # fmt: skip
 from .producers import PRODUCER, not_produced
+from .shuffles import no_exchange
 
 #: combinations of loop variables that are tried one by one
 _ENUMERATE = 1 << 20
