@@ -108,14 +108,14 @@ WIDE = (
 @pytest.fixture
 def refusing(monkeypatch):
     """Vulkan without exponentials."""
-    original = VulkanTarget.units
+    original = VulkanTarget.thread_count
 
-    def units(self, nest, constants):
+    def thread_count(self, nest, constants):
         if "exp(" in str(nest):
             raise UnsupportedError("operation exp cannot be written here", stage="emit")
         return original(self, nest, constants)
 
-    monkeypatch.setattr(VulkanTarget, "units", units)
+    monkeypatch.setattr(VulkanTarget, "thread_count", thread_count)
 
 
 def test_what_a_device_cannot_do_goes_to_the_processor(refusing):
@@ -158,7 +158,7 @@ def test_results_that_are_too_large_to_be_bound(text, monkeypatch):
 
 def costing(monkeypatch, copy: float) -> None:
     """Let devices be far faster than the processor, and a copy take so many seconds."""
-    costs = of_device(1e15, 1e13, units=1, launch=1e-9, copy=copy, copy_bytes=1e13)
+    costs = of_device(1e15, 1e13, threads=1, launch=1e-9, copy=copy, copy_bytes=1e13)
     monkeypatch.setattr(GpuDescription, "device_costs", lambda self, threads: costs)
 
 

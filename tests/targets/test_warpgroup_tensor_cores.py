@@ -163,7 +163,7 @@ def test_a_large_product_is_pipelined(m, n, k, decisions, tmp_path):
     """Both factors in rows, as a model has them."""
     kernel = te.from_nest(half("bf16").format(m=m, n=n, k=k))
     made = schedule(kernel, SM_90A, decisions)
-    assert made.rule == "group_tensor_cores"
+    assert made.rule == "warpgroup_tensor_cores"
     plan = "tiles of 128 x 256 on 2 groups of warps, 64 x 256 each, 64 steps of the sum in shared memory, 4 at once"
     assert made.schedule.plan.startswith(f"{plan}, copied by the engine")
     emitted = emit(made.nest, SM_90A)

@@ -1,7 +1,7 @@
 """On which of several devices each kernel call runs (level 3, with fusion): by what devices can do, then by cost.
 
 Every kernel is tried on every device: scheduled by the rules for its machine, and emitted. A device that refuses one
-cannot have it. What the others take is estimated from their ceilings, the units that a nest keeps busy, and launches;
+cannot have it. What the others take is estimated from their ceilings, the threads that a nest keeps busy, and launches;
 values that cross take copies (`schedule.device_costs`). The least sum is found by minimal cuts (`program.partition`).
 The option ``place`` pins calls to devices.
 
@@ -234,20 +234,20 @@ class Trials:
             return Try(_seconds(kernel, None, costs, 1))
         try:
             made = schedule_kernel(kernel, machine)
-            units = member.units(made.nest, kernel.constants)
+            threads = member.thread_count(made.nest, kernel.constants)
         except TilewrightError as e:
             return Try(inf, why=e.message)
-        return Try(_seconds(kernel, made, costs, units), made)
+        return Try(_seconds(kernel, made, costs, threads), made)
 
 
-def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, units: int) -> float:
+def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, threads: int) -> float:
     """The estimate for a kernel; what its schedule computes again counts again."""
     nest = None if made is None else made.nest
     work = work_of(kernel, nest)
     written = sum(n for p, n in zip(_params(kernel, nest), work.touched, strict=True) if p in kernel.outputs)
     again = 1.0 if made is None or made.executed is None else max(made.executed.recomputation, 1.0)
     precision = _precision(kernel, work.precision)
-    return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, units)
+    return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, threads)
 
 
 def _params(kernel: Kernel, nest: Any) -> list[str]:

@@ -90,7 +90,7 @@ class SumTile:
 
 @dataclass(frozen=True)
 class GridCosts:
-    """A machine that runs blocks of units beside each other, to passes that take sums in parts.
+    """A machine that runs thread blocks at the same time, to passes that take sums in parts.
 
     `processors` run blocks, and are at full speed with `beside` of them; `products`: multiply-adds of one in a cycle,
     of f32, of halves and of bytes. `far`: bytes that memory gives to all of them in a cycle, `near`: that caches give

@@ -1,5 +1,5 @@
-"""What the units of a machine do at the same time: which loops, barriers and copies a nest may have on a machine
-(`verify`), and whether units could touch what others write without a barrier between (`races`).
+"""What the threads of a machine do at the same time: which loops, barriers and copies a nest may have on a machine
+(`verify`), and whether threads could touch what others write without a barrier between (`races`).
 
 Both are asked for nests that use more than threads with memories of their own; those are `legality`'s.
 """
@@ -48,7 +48,7 @@ Ranges = dict[str, tuple[int, int]]
 
 
 def illegal(body: Stmt, buffers: Buffers, machine: Callable[[], Machine]) -> str | None:
-    """Why units cannot run a nest, in words; None if they can. The machine is asked for only if it matters: threads
+    """Why threads cannot run a nest, in words; None if they can. The machine is asked for only if it matters: threads
     with memories of their own are `legality`'s."""
     if is_plain(body, THREAD) and all(b.scope in ("param", *PRIVATE) for b in buffers.values()):
         return None
@@ -64,34 +64,34 @@ def only_threads(nest: Nest, who: str) -> None:
 
 
 def is_plain(s: Stmt, *but: str) -> bool:
-    """Whether there is no barrier, copy or loop of units in a statement, `but` of these axes."""
+    """Whether there is no barrier, copy or loop of threads in a statement, `but` of these axes."""
     return s.facts.axes.issubset(but)
 
 
 @dataclass
-class Units:
+class NestAxes:
     """The axes that a nest uses on a machine, outer ones first, and who shares which memory."""
 
     machine: Machine
-    kinds: list[str]  # names of axes whose loops run on given units
+    kinds: list[str]  # names of axes whose loops run on given threads
     axes: dict[str, Axis]
     shared: dict[str, Memory]  # by the name of a scope
 
     @staticmethod
-    def of(body: Stmt, machine: Machine) -> Units:
+    def of(body: Stmt, machine: Machine) -> NestAxes:
         used = {s.kind for s in body.loops if s.bound}
         kinds = [n for n in axis_names(machine) if n in used]
         axes = {n: a for n in kinds if (a := find_axis(machine, n)) is not None}
-        return Units(machine, kinds, axes, {m.name: m for m in machine.memories})
+        return NestAxes(machine, kinds, axes, {m.name: m for m in machine.memories})
 
     def shares(self, kind: str, b: Buffer) -> bool:
-        """Whether the units of an axis see the same memory."""
-        if b.scope in PRIVATE and b.scope not in self.shared:  # not placed yet: a unit's own
+        """Whether the threads of an axis see the same memory."""
+        if b.scope in PRIVATE and b.scope not in self.shared:  # not placed yet: a thread's own
             return False
         return b.scope == "param" or self.axes[kind].name in self.shared[b.scope].shared_by
 
     def first(self, kind: str, s: Stmt, buffers: Buffers) -> bool:
-        """Whether the first unit of an axis runs a statement that stands outside of its loops; else all do."""
+        """Whether the first thread of an axis runs a statement that stands outside of its loops; else all do."""
         return any(self.shares(kind, buffers[n]) for n in writes(s) if n in buffers)
 
 
@@ -101,50 +101,52 @@ class Units:
 def verify(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
     """The first thing in a nest that the machine has not or cannot do, in words; None if there is none. `buffers` are
     its temporaries, and its parameters too where it has bulk copies."""
-    units = Units.of(body, machine)
-    if unknown := {s.kind for s in body.loops if s.bound} - set(units.kinds):
+    nest_axes = NestAxes.of(body, machine)
+    if unknown := {s.kind for s in body.loops if s.bound} - set(nest_axes.kinds):
         return f"there is no axis {', '.join(sorted(unknown))}; the machine has {', '.join(axis_names(machine))}"
-    reason = _memories(buffers, units) or _chain(body, units) or _Rules(body, units, buffers).visit(body, ())
+    reason = (
+        _memories(buffers, nest_axes) or _chain(body, nest_axes) or _Rules(body, nest_axes, buffers).visit(body, ())
+    )
     return reason or no_exchange(body, buffers, machine)
 
 
-def _memories(buffers: Buffers, units: Units) -> str | None:
+def _memories(buffers: Buffers, nest_axes: NestAxes) -> str | None:
     sizes: dict[str, int] = {}
     for b in buffers.values():
         if b.scope != "param":
-            if b.scope not in units.shared:
-                return f"{b.name} is in {b.scope}; the machine has memories {', '.join(units.shared)}"
+            if b.scope not in nest_axes.shared:
+                return f"{b.name} is in {b.scope}; the machine has memories {', '.join(nest_axes.shared)}"
             sizes[b.scope] = sizes.get(b.scope, 0) + b.size * LOOP_TYPES[b.dtype].nbytes
     for name, size in sizes.items():
-        if size > units.shared[name].bytes:
-            return f"buffers in {name} need {size} bytes; the machine has {units.shared[name].bytes}"
+        if size > nest_axes.shared[name].bytes:
+            return f"buffers in {name} need {size} bytes; the machine has {nest_axes.shared[name].bytes}"
     return None
 
 
 def _around(machine: Machine, a: Axis) -> list[str]:
-    """The axes whose units each have units of `a`."""
+    """The axes whose threads each have threads of `a`."""
     outer = next((b for b in machine.axes if b.name == a.inside), None)
     return [] if outer is None else [outer.name, *_around(machine, outer)]
 
 
-def _chain(body: Stmt, units: Units) -> str | None:
-    """Axes must lie within each other, and have as many units as the loops iterations."""
+def _chain(body: Stmt, nest_axes: NestAxes) -> str | None:
+    """Axes must lie within each other, and have as many threads as the loops iterations."""
     most: dict[str, int] = {}
     for s in body.loops:
         if s.bound and s.kind != THREAD:
             if s.trip is None:
                 return f"loop {s.var} on {s.kind} must have a constant extent"
             most[s.kind] = max(most.get(s.kind, 0), s.trip)
-    for i, n in enumerate(units.kinds):
-        a = units.axes[n]
-        for b in (units.axes[m] for m in units.kinds[:i]):
-            if a != b and b.name not in _around(units.machine, a):
+    for i, n in enumerate(nest_axes.kinds):
+        a = nest_axes.axes[n]
+        for b in (nest_axes.axes[m] for m in nest_axes.kinds[:i]):
+            if a != b and b.name not in _around(nest_axes.machine, a):
                 return f"{n} and {b.name} are no axes within each other: a nest can use one of them"
         total = prod(most.get(m, 1) for m in a.names)
         if a.limit is not None and total > a.limit:
-            return f"{a.name} has {a.limit} units, the loops on it have {total} iterations"
+            return f"{a.name} has {a.limit} threads, the loops on it have {total} iterations"
         if (side := a.side(n)) is not None and most.get(n, 1) > side:
-            return f"{n} has {side} units, a loop on it has {most[n]} iterations"
+            return f"{n} has {side} threads, a loop on it has {most[n]} iterations"
     return None
 
 
@@ -153,7 +155,7 @@ class _Rules:
     """Where loops, barriers and copies may stand."""
 
     body: Stmt
-    units: Units
+    nest_axes: NestAxes
     buffers: Buffers
 
     def __post_init__(self) -> None:
@@ -173,7 +175,7 @@ class _Rules:
         if isinstance(s, For) and s.bound:
             reason = self.bound(s, around)
         elif isinstance(s, For) and s.note(PRODUCER):
-            reason = not_produced(s, self.buffers, self.units.machine)
+            reason = not_produced(s, self.buffers, self.nest_axes.machine)
         elif isinstance(s, Barrier):
             reason = self.barrier(s, around)
         elif isinstance(s, (AsyncCopy, Wait)):
@@ -187,19 +189,21 @@ class _Rules:
             if isinstance(g, For) and g.kind == "vector":
                 return f"loop {f.var} on {f.kind} is in vectorized loop {g.var}"
             if isinstance(g, For) and g.bound:
-                order = [self.units.kinds.index(x.kind) for x in (g, f)]
-                if f.kind == g.kind or (order[0] > order[1] and self.units.axes[f.kind] != self.units.axes[g.kind]):
+                order = [self.nest_axes.kinds.index(x.kind) for x in (g, f)]
+                if f.kind == g.kind or (
+                    order[0] > order[1] and self.nest_axes.axes[f.kind] != self.nest_axes.axes[g.kind]
+                ):
                     return f"loop {f.var} on {f.kind} is inside loop {g.var} on {g.kind}"
         return None
 
     def barrier(self, s: Barrier, around: tuple[Stmt, ...]) -> str | None:
-        if s.scope not in barriers(self.units.machine):
-            known = ", ".join(barriers(self.units.machine)) or "none"
+        if s.scope not in barriers(self.nest_axes.machine):
+            known = ", ".join(barriers(self.nest_axes.machine)) or "none"
             return f"there is no barrier {s.scope}; the machine has {known}"
         own: set[str] = set()
         for g in around:
             if isinstance(g, For) and g.bound:
-                if s.scope in self.units.axes[g.kind].barriers:
+                if s.scope in self.nest_axes.axes[g.kind].barriers:
                     own.add(g.var)
                     if len(self.trips[g.kind]) > 1:
                         return (
@@ -210,12 +214,12 @@ class _Rules:
                     f"barrier({s.scope}) is in {'a copy' if isinstance(g, AsyncCopy) else f'vectorized loop {g.var}'}"
                 )
             elif any(variables(e) & own or any(isinstance(x, Load) for x in walk(e)) for e in exprs(g)):
-                return f"barrier({s.scope}) may be reached by some units only: a loop or condition around it varies"
+                return f"barrier({s.scope}) may be reached by some threads only: a loop or condition around it varies"
         return None
 
     def copy(self, s: AsyncCopy | Wait, around: tuple[Stmt, ...]) -> str | None:
         name = f"async_copy({s.token})" if isinstance(s, AsyncCopy) else f"wait({s.token})"
-        if s.token in self.bulk and (why := not_by_all(s, around, self.units.machine)):
+        if s.token in self.bulk and (why := not_by_all(s, around, self.nest_axes.machine)):
             return why
         if any(isinstance(g, (If, AsyncCopy)) or (isinstance(g, For) and g.kind == "vector") for g in around):
             return f"{name} is in a condition, a vectorized loop or another copy"
@@ -225,7 +229,7 @@ class _Rules:
         if s.token not in self.awaited:
             return f"nothing waits for {name}"
         if s.bulk:
-            return no_boxes(s, self.body, self.buffers, self.units.machine)
+            return no_boxes(s, self.body, self.buffers, self.nest_axes.machine)
         for x in stores(s.body):
             for t in x.targets:
                 if not isinstance(t.value, Load) or t.init is not None or t.value.buffer in writes(s):
@@ -237,13 +241,13 @@ class _Rules:
 
 
 def races(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
-    """Why units may race, in words: it cannot be shown that what one writes no other touches before a barrier, or that
-    nobody touches what is being copied. None if it is shown. The nest must have passed `verify`."""
-    units = Units.of(body, machine)
-    for kind in [k for k in units.kinds if k != THREAD] or [""]:
-        own = {n for n, b in buffers.items() if kind and not units.shares(kind, b)}
-        reason = _Phases(kind, units, body, buffers, own).private() if kind else None
-        reason = reason or _Phases(kind, units, body, buffers, set(buffers) - own).shared()
+    """Why threads may race, in words: it cannot be shown that what one writes no other touches before a barrier, or
+    that nobody touches what is being copied. None if it is shown. The nest must have passed `verify`."""
+    nest_axes = NestAxes.of(body, machine)
+    for kind in [k for k in nest_axes.kinds if k != THREAD] or [""]:
+        own = {n for n, b in buffers.items() if kind and not nest_axes.shares(kind, b)}
+        reason = _Phases(kind, nest_axes, body, buffers, own).private() if kind else None
+        reason = reason or _Phases(kind, nest_axes, body, buffers, set(buffers) - own).shared()
         if reason:
             return reason
     return None
@@ -251,8 +255,8 @@ def races(body: Stmt, buffers: Buffers, machine: Machine) -> str | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a walk is: what loop variables are, the ranges of those that stay variables, which of them all units have
-    in common there, who runs it (a number of the unit; None: all units do), in which loop of the axis, and whether
+    """Where a walk is: what loop variables are, the ranges of those that stay variables, which of them all threads have
+    in common there, who runs it (a number of the thread; None: all threads do), in which loop of the axis, and whether
     under a condition; `known` are the conditions that indices alone decide."""
 
     values: dict[str, Expr] = field(default_factory=dict)
@@ -276,11 +280,11 @@ class _Access:
 
 @dataclass
 class _Phases:
-    """The accesses of an axis's units between two barriers, one such phase after the other. Of a loop with barriers or
-    copies inside, the first iterations, some in the middle and the last ones stand for all."""
+    """The accesses of an axis's threads between two barriers, one such phase after the other. Of a loop with barriers
+    or copies inside, the first iterations, some in the middle and the last ones stand for all."""
 
-    kind: str  # "" for one unit alone
-    units: Units
+    kind: str  # "" for one thread alone
+    nest_axes: NestAxes
     body: Stmt
     buffers: Buffers
     names: set[str]  # the buffers that are looked at
@@ -291,34 +295,36 @@ class _Phases:
 
     def __post_init__(self) -> None:
         everything = list(walk_stmts(self.body))
-        self.scopes = self.units.axes[self.kind].barriers if self.kind else ()
+        self.scopes = self.nest_axes.axes[self.kind].barriers if self.kind else ()
         self.for_all = {s.token for s in everything if isinstance(s, AsyncCopy) and s.bulk}
         trips = [s.trip or 0 for s in everything if isinstance(s, For) and s.kind == self.kind]
-        self.count = max(2, *trips) if trips else 2  # one unit is not all of them, also where there is no other
+        self.count = max(2, *trips) if trips else 2  # one thread is not all of them, also where there is no other
         self.depth = 2 + max([s.pending for s in everything if isinstance(s, Wait)], default=0)
 
     def shared(self) -> str | None:
-        """Why units may touch what others write, or somebody what is being copied."""
+        """Why threads may touch what others write, or somebody what is being copied."""
         self.walk(self.body, _Place())
         self.end()
         return self.reason
 
     def private(self) -> str | None:
-        """What a unit writes into memory of its own, no other sees."""
+        """What a thread writes into memory of its own, no other sees."""
         self.phases = False  # no barrier makes a difference
         self.walk(self.body, _Place())
         for name in sorted(self.names):
             own = [a for a in self.now if a.buffer == name]
             inside, outside = [a for a in own if a.at.loop], [a for a in own if not a.at.loop]
             alone = [a for a in outside if a.at.owner is not None]
-            why = f"{name} is memory of each unit of {self.kind}"
+            why = f"{name} is memory of each thread of {self.kind}"
             if any(a.write for a in alone) and len(alone) < len(own):
                 return f"{why}, and only the first one runs block {alone[0].block}"
             if any(a.write for a in inside):
                 if unseen := [a.block for a in outside if not a.write]:
                     return f"{why}: what loop {inside[0].at.loop} writes there block {unseen[0]} outside does not see"
                 if len({a.at.loop for a in inside}) > 1 and not self.apart(inside):
-                    return f"{why}: loops {', '.join({a.at.loop: 0 for a in inside})} use what other units have written"
+                    return (
+                        f"{why}: loops {', '.join({a.at.loop: 0 for a in inside})} use what other threads have written"
+                    )
         return self.reason
 
     # ---- one statement after the other
@@ -327,7 +333,7 @@ class _Phases:
         if self.reason:
             return
         if is_plain(s) and not at.plain:
-            first = not at.loop and (not self.kind or self.units.first(self.kind, s, self.buffers))
+            first = not at.loop and (not self.kind or self.nest_axes.first(self.kind, s, self.buffers))
             at = replace(at, plain=True, owner=Const(0, "index") if first else at.owner)
         if isinstance(s, Store):
             self.store(s, at)
@@ -356,10 +362,10 @@ class _Phases:
                     self.bulk(s, begun)
 
     def bulk(self, s: AsyncCopy, begun: int) -> None:
-        """A copy that all units wait for: when it begins, none of them may still use where it goes. Afterwards it is no
-        unit's."""
+        """A copy that all threads wait for: when it begins, none of them may still use where it goes. Afterwards it is
+        no thread's."""
         group, self.now = self.now[begun:], self.now[:begun]
-        others = [b for b in self.now if b.write or b.at.owner != Const(0, "index")]  # the engine is no unit
+        others = [b for b in self.now if b.write or b.at.owner != Const(0, "index")]  # the engine is no thread
         for a in (a for a in group if a.write):
             if b := next((b for b in others if b.buffer == a.buffer and self.meet(a, b)), None):
                 self.reason = (
@@ -374,7 +380,7 @@ class _Phases:
                 self.reason = f"each iteration of {s.var} must wait for the copies that it begins"
             return None
         if s.bound:
-            var, order = f"%{s.kind}", self.units.kinds.index
+            var, order = f"%{s.kind}", self.nest_axes.kinds.index
             at = replace(at, values={**at.values, s.var: Var(var)}, ranges={**at.ranges, var: (0, (s.trip or 1) - 1)})
             if s.kind == self.kind:
                 at = replace(at, owner=Var(var), loop=s.var)
@@ -426,7 +432,7 @@ class _Phases:
     # ---- one phase
 
     def end(self) -> None:
-        """All units have come to a barrier: check what they did since the last one."""
+        """All threads have come to a barrier: check what they did since the last one."""
         if not self.phases:
             return
         for name in {a.buffer: 0 for a in self.now if a.write}:
@@ -434,13 +440,13 @@ class _Phases:
             if not self.reason and self.kind and not self.apart(mine):
                 blocks = ", ".join({a.block: 0 for a in mine})
                 self.reason = (
-                    f"units of {self.kind} may touch elements of {name} that others write, without a barrier between: "
-                    f"blocks {blocks}"
+                    f"threads of {self.kind} may touch elements of {name} that others write, "
+                    f"without a barrier between: blocks {blocks}"
                 )
         self.now = [a for t, groups in self.pending.items() if t not in self.for_all for g in groups for a in g]
 
     def apart(self, accesses: list[_Access]) -> bool:
-        """Whether every element that is written is touched by one unit only."""
+        """Whether every element that is written is touched by one thread only."""
         if all(a.at.loop for a in accesses):
             var, buffer = f"%{self.kind}", self.buffers[accesses[0].buffer]
             parts = {own_part(simplify(flat(buffer, a.index), a.at.ranges), var, a.at.ranges) for a in accesses}
@@ -462,7 +468,7 @@ class _Phases:
 
     def numbers(self, accesses: list[_Access]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """For all values of the loop variables: the number of the element that is touched (together with the values
-        that all units have in common), the unit, and which access it is. None for too many, and for indices from
+        that all threads have in common), the thread, and which access it is. None for too many, and for indices from
         memory."""
         used = {v for a in accesses for i in a.index for v in variables(i)}
         common = sorted(used.intersection(*(a.at.common for a in accesses)))
@@ -488,4 +494,4 @@ class _Phases:
         return numbered(np.concatenate(rows, axis=1)), np.concatenate(owners), np.concatenate(which)
 
 
-__all__ = ["Units", "illegal", "is_plain", "races", "verify"]
+__all__ = ["NestAxes", "illegal", "is_plain", "races", "verify"]

@@ -3,8 +3,8 @@
 Semantics are those of the printed form read as a program. A `Store` evaluates all its values, then writes them. A
 Store with `init` is a reduction: before the first iteration of its `reduction` loops the target is set to `init`. The
 kinds ``serial``, ``unroll`` (iterations laid out one after another) and ``vector`` (in lanes) do not change meaning.
-Iterations of a loop that is bound to an axis of the machine run at the same time, on units of that axis; they wait for
-each other at barriers only. docs/nests.md describes what then is a race.
+Iterations of a loop that is bound to an axis of the machine run at the same time, on threads of that axis; they wait
+for each other at barriers only. docs/nests.md describes what then is a race.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class Barrier(Stmt):
-    """The units that `scope` synchronizes wait here until all of them have come (`machine.Axis.barriers`)."""
+    """The threads that `scope` synchronizes wait here until all of them have come (`machine.Axis.barriers`)."""
 
     scope: str
 
@@ -206,8 +206,9 @@ class AsyncCopy(Stmt):
     Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
     change, and nobody may touch where it goes.
 
-    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one unit begins it for all that share the memory,
-    all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a condition.
+    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one thread begins it for all that share the
+    memory, all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a
+    condition.
     """
 
     token: str
@@ -221,7 +222,7 @@ class AsyncCopy(Stmt):
 
 @dataclass(frozen=True)
 class Wait(Stmt):
-    """Waits for the groups that a unit began with `token`, except the `pending` last ones."""
+    """Waits for the groups that a thread began with `token`, except the `pending` last ones."""
 
     token: str
     pending: int = 0

@@ -1,8 +1,8 @@
-"""Memory of which each unit of an axis holds a part in registers (`machine.Memory.held_by`): how nests use it.
+"""Memory of which each thread of an axis holds a part in registers (`machine.Memory.held_by`): how nests use it.
 
-Element i of the last dimension is unit i's. The unit alone writes it; others read it by a shuffle, an instruction that
-all units of the axis run together, each asking for an element of any other. Between a write and a read of another unit
-stands a barrier, as for any memory that units share.
+Element i of the last dimension is thread i's. The thread alone writes it; others read it by a shuffle, an instruction
+that all threads of the axis run together, each asking for an element of any other. Between a write and a read of
+another thread stands a barrier, as for any memory that threads share.
 
     for l in lane(32):
         s0: a[l] = x[l]
@@ -20,23 +20,23 @@ from .machine import Axis, Machine, find_axis
 from .nest import For, If, Stmt, Store, exprs
 from .nest import children as below
 
-#: operations that compute all but their first argument for some units only
+#: operations that compute all but their first argument for some threads only
 _LAZY = ("guard", "seldom")
 
 
 def held(buffers: Mapping[str, Buffer], machine: Machine) -> dict[str, Axis]:
-    """The buffers whose elements units hold, with the axis of these."""
+    """The buffers whose elements threads hold, with the axis of these."""
     by = {m.name: find_axis(machine, m.held_by) for m in machine.memories if m.held_by}
     return {n: axis for n, b in buffers.items() if (axis := by.get(b.scope)) is not None}
 
 
 def no_exchange(body: Stmt, buffers: Mapping[str, Buffer], machine: Machine) -> str | None:
-    """Why units cannot hold, or exchange, elements as a nest has it; None if they can."""
+    """Why threads cannot hold, or exchange, elements as a nest has it; None if they can."""
     axes = held(buffers, machine)
     for name, axis in axes.items():
         shape = buffers[name].shape
         if not shape or shape[-1] != axis.limit:
-            return f"{name} has {shape[-1] if shape else 'no'} elements for the {axis.limit} units of {axis.name}"
+            return f"{name} has {shape[-1] if shape else 'no'} elements for the {axis.limit} threads of {axis.name}"
     return _visit(body, (), axes) if axes else None
 
 
@@ -44,37 +44,39 @@ def _visit(s: Stmt, around: tuple[Stmt, ...], axes: Mapping[str, Axis]) -> str |
     touched = [x for e in exprs(s) for x in walk(e) if isinstance(x, Load) and x.buffer in axes]
     if isinstance(s, Store):
         for t in s.targets:
-            if t.buffer in axes and not _own(t.indices, (unit := _unit(around, axes[t.buffer]))):
-                who = f"for {unit.var} in {unit.kind}" if unit else f"a loop on {axes[t.buffer].name}"
-                return f"block {s.block} writes an element of {t.buffer} that another unit than that of {who} holds"
+            if t.buffer in axes and not _own(t.indices, (loop := _bound_loop(around, axes[t.buffer]))):
+                who = f"for {loop.var} in {loop.kind}" if loop else f"a loop on {axes[t.buffer].name}"
+                return f"block {s.block} writes an element of {t.buffer} that another thread than that of {who} holds"
     for x in touched:
         where = f"block {s.block}" if isinstance(s, Store) else "a loop or condition"
-        unit = _unit(around, axes[x.buffer])
-        if unit is None:
+        loop = _bound_loop(around, axes[x.buffer])
+        if loop is None:
             return f"{where} reads {x.buffer} outside of loops on {axes[x.buffer].name}"
-        if _own(x.indices, unit):
+        if _own(x.indices, loop):
             continue
-        if unit.trip != axes[x.buffer].limit:
-            return f"{where} asks others for {x.buffer}, and not all {axes[x.buffer].limit} units of {unit.kind} run it"
+        if loop.trip != axes[x.buffer].limit:
+            return (
+                f"{where} asks others for {x.buffer}, and not all {axes[x.buffer].limit} threads of {loop.kind} run it"
+            )
         if not isinstance(s, Store) or any(isinstance(y, Load) for i in x.indices for y in walk(i)):
             return f"{where} asks others for {x.buffer}, in a place that is none for it"
         if any(f is x for e in exprs(s) for f in _lazily(e)) or _varies(around):
-            return f"{where} asks others for {x.buffer} under a condition: all units must run it together"
+            return f"{where} asks others for {x.buffer} under a condition: all threads must run it together"
     return next((r for c in below(s) if (r := _visit(c, (*around, s), axes))), None)
 
 
-def _unit(around: tuple[Stmt, ...], axis: Axis) -> For | None:
+def _bound_loop(around: tuple[Stmt, ...], axis: Axis) -> For | None:
     """The loop on an axis that a statement stands in."""
     return next((f for f in around if isinstance(f, For) and f.kind in axis.names), None)
 
 
-def _own(indices: tuple[Expr, ...], unit: For | None) -> bool:
-    """Whether it is the element that the unit holds."""
-    return unit is not None and indices[-1] == Var(unit.var)
+def _own(indices: tuple[Expr, ...], loop: For | None) -> bool:
+    """Whether it is the element that the thread holds."""
+    return loop is not None and indices[-1] == Var(loop.var)
 
 
 def _lazily(e: Expr) -> Iterator[Expr]:
-    """What is computed for some units only."""
+    """What is computed for some threads only."""
     for x in walk(e):
         if isinstance(x, Op) and x.op in _LAZY:
             for branch in children(x)[1:]:
@@ -82,7 +84,7 @@ def _lazily(e: Expr) -> Iterator[Expr]:
 
 
 def _varies(around: tuple[Stmt, ...]) -> bool:
-    """Whether units of a team may differ in what of the loops and conditions around they run."""
+    """Whether threads of a team may differ in what of the loops and conditions around they run."""
     own = {f.var for f in around if isinstance(f, For) and f.bound and not f.kind.startswith("grid")}
     return any(
         (variables(e) & own) or any(isinstance(x, Load) for x in walk(e))

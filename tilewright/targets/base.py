@@ -200,7 +200,7 @@ class Sharing(Protocol):
     def describe(self) -> Machine:
         """See `Target`; its `device_costs` decide what runs here."""
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """How many threads run a finished nest; a TilewrightError where no code can be made of it. `constants`: those
         of its parameters that are constants."""
 

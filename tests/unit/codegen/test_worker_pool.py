@@ -124,7 +124,7 @@ from tilewright.driver.package_cache import CacheEntry
 from tilewright.support import child_processes
 from tilewright.support.mapped_file import map_file
 from tilewright.support.options import Options
-children.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
+child_processes.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
 entry = CacheEntry(model, map_file(model).digest(), to)
 found = out_of_process._compile(entry, Options(jobs={count}, threads=1))
 """

@@ -98,9 +98,9 @@ def test_a_compilation_imports_what_it_asks_for(path):
 import os, sys, tilewright
 os.environ["TILEWRIGHT_COMPILE"] = "inprocess"
 tilewright.compile({str(path)!r}, cache=False, threads=1, target="cpu")
-assert targets(sys.modules) <= {{"cpu", "beside", "mcu", "wasm"}}, targets(sys.modules)
+assert targets(sys.modules) <= {{"cpu", "coprocessor", "mcu", "wasm"}}, targets(sys.modules)
 gpu = {{m for m in sys.modules if m.startswith("tilewright.schedule.rules.gpu.")}}
-assert {{m.rpartition(".")[2] for m in gpu}} <= {{"units", "attention_operands"}}, gpu
+assert {{m.rpartition(".")[2] for m in gpu}} <= {{"thread_binding", "attention_operands"}}, gpu
 others = ("tune", "lang", "report", "compat", "cli", "quantize", "train", "distributed", "llm")
 assert not {{m for m in sys.modules if m.split(".")[:2] in [["tilewright", o] for o in others]}}
 assert not {{"torch", "jax", "sqlite3"}} & set(sys.modules)

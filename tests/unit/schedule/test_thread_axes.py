@@ -145,7 +145,7 @@ def test_units_meet_at_barriers():
                         s0: y[(i + j) % 8] = x[i]
             """,
             r"y\[1\] is written by grid.x=1 and by grid.x=0 without a barrier between, in block s0",
-            "units of grid.x may touch elements of y",
+            "threads of grid.x may touch elements of y",
         ),
         (
             """
@@ -158,7 +158,7 @@ def test_units_meet_at_barriers():
                     s1: y[j] = t[7 - j]
             """,
             r"t\[7\] is read before it is written, in block s1",
-            "t is memory of each unit of block.x: loops i, j use what other units have written",
+            "t is memory of each thread of block.x: loops i, j use what other threads have written",
         ),
         (
             """
@@ -170,7 +170,7 @@ def test_units_meet_at_barriers():
                     s1: y[j] = t[j]
             """,
             r"t\[1\] is read before it is written",
-            "t is memory of each unit of block.x: what loop i writes there block s1 outside does not see",
+            "t is memory of each thread of block.x: what loop i writes there block s1 outside does not see",
         ),
         (
             """
@@ -196,7 +196,7 @@ def test_races_are_found(text, race, static):
 
 
 def test_memory_of_a_unit_stays_its_own():
-    """Each unit has its accumulators, also between the loops; what all write first, each one finds."""
+    """Each thread has its accumulators, also between the loops; what all write first, each one finds."""
     n = nest("""
     def k(x: f32[8], y: out(f32[4])):
         t = register(f32[4])
@@ -254,11 +254,11 @@ def test_an_array_with_sums_of_its_own():
         ("for i in grid.x(8):\n  for j in warp(8):\n    for k in block.x(2):\n      y[i] = x[i]", "warp and block are no axes within each other"),
         ("for i in block.x(8):\n  for j in grid.x(8):\n    y[i] = x[j]", "loop j on grid.x is inside loop i on block.x"),
         ("for i in lane(8):\n  for j in lane(8):\n    y[i] = x[j]", "loop j on lane is inside loop i on lane"),
-        ("for i in lane(64):\n  y[i % 8] = x[i % 8]", "lane has 32 units, the loops on it have 64 iterations"),
-        ("for i in block.x(64):\n  for j in block.y(32):\n    y[i] = x[j]", "block has 1024 units, the loops on it have 2048 iterations"),
+        ("for i in lane(64):\n  y[i % 8] = x[i % 8]", "lane has 32 threads, the loops on it have 64 iterations"),
+        ("for i in block.x(64):\n  for j in block.y(32):\n    y[i] = x[j]", "block has 1024 threads, the loops on it have 2048 iterations"),
         ("for i in serial(8):\n  for j in lane(i):\n    y[i] = x[j]", "loop j on lane must have a constant extent"),
-        ("for i in lane(8):\n  if i < 4:\n    barrier(warp)\n  y[i] = x[i]", "barrier(warp) may be reached by some units only"),
-        ("if cmpf.olt(x[0], f32(0.0)):\n  barrier(warp)", "barrier(warp) may be reached by some units only"),
+        ("for i in lane(8):\n  if i < 4:\n    barrier(warp)\n  y[i] = x[i]", "barrier(warp) may be reached by some threads only"),
+        ("if cmpf.olt(x[0], f32(0.0)):\n  barrier(warp)", "barrier(warp) may be reached by some threads only"),
         ("for i in lane(8):\n  barrier(warp)\n  y[i] = x[i]\nfor j in lane(4):\n  y[j] = x[j]", "barrier(warp) in loop i: other loops on lane have more or less iterations"),
         ("for i in vector(8, lanes=8):\n  barrier(warp)\n  y[i] = x[i]", "barrier(warp) is in vectorized loop i"),
         ("wait(c)", "no async_copy begins what wait(c) waits for"),
@@ -297,7 +297,7 @@ def test_bind_refuses_what_units_would_need_of_each_other():
     refuses(Schedule(kernel(MATRIX), GPU), "the target has no axis 'thread'", "bind", "i", "thread")
     s = Schedule(kernel(DENSE), GPU)
     s.set_scope("c", "shared")
-    refuses(s, "units of warp may touch elements of c that others write", "bind", "m", "warp")
+    refuses(s, "threads of warp may touch elements of c that others write", "bind", "m", "warp")
     refuses(s, "there is no barrier grid", "barrier", "s1", "grid")
     s.barrier("s1", "block")
     s.bind("m", "warp")
@@ -309,14 +309,14 @@ def test_a_copy_in_shared_memory_wants_a_barrier():
     copy = s.cache_read("s0", "x", scope="shared")
     refuses(s, "there is no scope sram", "set_scope", "x_c", "sram")
     first, second = s.loops(copy)
-    refuses(s, "units of lane may touch elements of x_c that others write", "bind", second, "lane")
+    refuses(s, "threads of lane may touch elements of x_c that others write", "bind", second, "lane")
     s.barrier("s0", "warp")
     s.bind(second, "lane")
     s.bind("j", "lane")
     assert s.loops() == [first, second, "i", "j"]
 
 
-# ---- targets without units -----------------------------------------------------------------------------------------
+# ---- targets without threads -----------------------------------------------------------------------------------------
 
 
 def test_processors_copy_at_once_and_have_no_barriers():

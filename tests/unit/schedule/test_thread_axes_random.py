@@ -1,4 +1,4 @@
-"""Random primitives for machines with units: what is accepted keeps the result and has no race, or it is refused."""
+"""Random primitives for machines with threads: what is accepted keeps the result and has no race, or it is refused."""
 
 from __future__ import annotations
 

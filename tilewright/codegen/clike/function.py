@@ -24,7 +24,7 @@ class DispatchSize:
         return (self.block if name == "block" else self.grid)["xyz".index(dim)]
 
     @property
-    def units(self) -> int:
+    def threads(self) -> int:
         """Of all blocks together."""
         return prod(self.block) * prod(self.grid)
 
@@ -69,14 +69,14 @@ class ClikeFunction:
             params.append(d.typed_scratch.format(name=name, type=kind, number=i))
         if self.arrays:
             own = [d.own_typed_scratch.format(name=name, size=size) for name, _, size in self.arrays]
-            lines[:0] = [f"    {line}" for line in (d.unit.format(block=prod(self.launch.block)), *own)]
+            lines[:0] = [f"    {line}" for line in (d.thread_index.format(block=prod(self.launch.block)), *own)]
         outside = "".join(f"{line}\n" for line in self.shared) if d.shared_outside else ""
         lines[:0] = begin + ([] if d.shared_outside else [f"    {line}" for line in self.shared])
         head = d.entry.format(
             params=d.between.join(params) or "void",
             name=f"{prefix}{self.name}",
             block=", ".join(map(str, self.launch.block)),
-            units=prod(self.launch.block),
+            threads=prod(self.launch.block),
             shared=outside,
         )
         body = "\n".join(map(wrapped, lines))

@@ -36,10 +36,10 @@ Terms = dict[Expr, int]
 Own = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
-def own_parts(nest: Nest, units: LaunchAxes) -> Nest:
+def privatize(nest: Nest, launch_axes: LaunchAxes) -> Nest:
     """The nest with buffers of single threads as small as one thread needs them."""
     for s in [s for s in walk_stmts(nest.body) if isinstance(s, Alloc)]:
-        kinds = {k for k in units.kinds if not units.units.shares(k, s.buffer)}
+        kinds = {k for k in launch_axes.kinds if not launch_axes.nest_axes.shares(k, s.buffer)}
         nest = _shrunk(nest, s.buffer, kinds) if kinds else nest
     return nest
 
@@ -116,4 +116,4 @@ def _target(t: Target, name: str, own: Own) -> Target:
     return replace(t, indices=own(t.indices)) if t.buffer == name else t
 
 
-__all__ = ["own_parts"]
+__all__ = ["privatize"]

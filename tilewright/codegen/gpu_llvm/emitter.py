@@ -77,12 +77,12 @@ class GpuLlvmEmitter(NestWalk):
             how = "" if p.name in alone else " noalias"
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
         params += self.more_params()
-        self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.names = {k: self.axis_index(k) for k in self.launch_axes.kinds}
         self.define_sizes()
         self.begin()
         self.stmt(self.nest.body)
         self.end()
-        launch = replace(self.units.launch, grid=typical_grid(self.units.launch.grid))
+        launch = replace(self.launch_axes.launch, grid=typical_grid(self.launch_axes.launch.grid))
         x, y, z = launch.block
         told = {
             "more": self.attributes(),

@@ -56,7 +56,7 @@ class Groups:
     def held(self) -> int:
         """Registers of a thread for what it holds of matrices."""
         core = self.owner.core
-        return sum(core.buffers[n].size for n in self.owner.names) // core.units.lanes
+        return sum(core.buffers[n].size for n in self.owner.names) // core.launch_axes.lanes
 
     def reads(self, loops: ProductLoops) -> None:
         self.read |= {loops.w.load.buffer} | (set() if loops.product.first else {loops.x.load.buffer})

@@ -37,7 +37,7 @@ class TacticPrimitives(State):
                     if elements_0_x * 256 + elements_0_unit < 999:
                         s0: y[elements_0_x * 256 + elements_0_unit] = negf(x[elements_0_x * 256 + elements_0_unit])
         >>> print(s.trace[0])
-        s.tactic('block_elementwise', units=256, vector=1)
+        s.tactic('block_elementwise', threads=256, vector=1)
         """
         from ..rules import by_typical_sizes, tactics
 

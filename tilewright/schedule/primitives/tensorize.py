@@ -1,9 +1,9 @@
 """The primitive for instructions that do the work of several loops.
 
 An instruction is described by a loop nest that means the same. A machine lists those that it has in
-`dot_products`; `meaning` makes the nest of one. Those that several units run together, on matrices of which each holds
-a part, are its `warp_products` and `warp_loads` (`schedule/warp.py`). A machine with other instructions compares loops
-with them itself (`Tensorizing`)."""
+`dot_products`; `meaning` makes the nest of one. Those that several threads run together, on matrices of which each
+holds a part, are its `warp_products` and `warp_loads` (`schedule/warp.py`). A machine with other instructions compares
+loops with them itself (`Tensorizing`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TensorPrimitives(State):
         operations, and operands whose elements lie in memory as the instruction takes them. An operand that has a step
         in every lane must be a packed constant, which may be read to the end of its tile. An instruction of a chip takes
         as many iterations along each dimension as there are, up to its limits, from buffers in its own memories; steps
-        that come later must leave these loops as they are. An instruction that several units run together takes blocks
+        that come later must leave these loops as they are. An instruction that several threads run together takes blocks
         of matrices, and leaves the loops as they are, with a note.
 
         >>> from tilewright import Schedule, te
@@ -102,7 +102,7 @@ class TensorPrimitives(State):
         self._replace(f, new)
 
     def _run_together(self, f: For, instruction: WarpProduct | WarpLoad, buffers: dict[str, Buffer]) -> None:
-        """An instruction of several units: its loops stay as they are, the innermost one has a note."""
+        """An instruction of several threads: its loops stay as they are, the innermost one has a note."""
         try:
             if isinstance(instruction, WarpProduct):
                 innermost = read_product(f, instruction, buffers).k

@@ -51,8 +51,8 @@ class CpuTarget(ByLlvm):
 
         return checks()
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
-        """See `tilewright.targets.base.Sharing`: a processor takes every nest, and is one unit."""
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
+        """See `tilewright.targets.base.Sharing`: a processor takes every nest, and counts as one thread."""
         return 1
 
     def toolchain(self) -> str:

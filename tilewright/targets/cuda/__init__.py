@@ -73,7 +73,7 @@ class CudaTarget(OnDevice, KernelsAlone):
 
         return launched(nest, self.describe())
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """See `tilewright.targets.base.Sharing`: LLVM IR is made to see that it can be."""
         from ...codegen.nvptx.emitter import emit
 

@@ -34,7 +34,7 @@ class OnDevice:
         """A kernel as devices take it, of a finished nest."""
         raise NotImplementedError
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """See `tilewright.targets.base.Sharing`."""
         raise NotImplementedError
 
@@ -112,11 +112,11 @@ class PlacedText(TextTarget, OnDevice):
     plain = ""
     name = ""
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """See `tilewright.targets.base.Sharing`: the text is printed to see that it can be."""
         from ...codegen.clike.printer import emit
 
-        return emit(nest, self.dialect(), constants).launch.units
+        return emit(nest, self.dialect(), constants).launch.threads
 
     def configured(self, parameters: Mapping[str, str]) -> Self:
         """See `tilewright.targets.base.Configurable`."""

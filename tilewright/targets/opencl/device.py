@@ -117,7 +117,7 @@ class ClDevice:
         if kernel.launch.block[0] * kernel.launch.block[1] * kernel.launch.block[2] > self.own.max_work_group_size:
             raise PackageError(
                 f"{kernel.name} needs blocks of {kernel.launch.block}; {self.name} has up to "
-                f"{self.own.max_work_group_size} units in a block",
+                f"{self.own.max_work_group_size} threads in a block",
                 stage="load",
             )
         with contextlib.suppress(LookupError):

@@ -61,13 +61,13 @@ class VulkanTarget(PlacedText):
 
         return built(nest, self.describe())
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         self.check_bindings(nest)
         if self.form == TEXTS[0]:
-            return super().units(nest, constants)
+            return super().thread_count(nest, constants)
         from ...codegen.spirv.emitter import emit
 
-        return emit(nest, self.describe())[1].units
+        return emit(nest, self.describe())[1].threads
 
     def check_bindings(self, nest: Nest) -> None:
         """UnsupportedError for a value of more bytes than every device binds; what is read only is bound in pieces."""

@@ -79,9 +79,9 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
         return [attention_keys.Shared(together, share, machine).nest()], str(share)
     o = together if shape.queries < attention_tiles.ROWS[-1] else Operands.of(shape, read, together=False)
     groups, warps = attention_warpgroups.plans(o, machine), attention_warps.plans(o, machine)
-    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "units"]
+    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "threads"]
     form = s.sample_choice("form", forms, forms[0])
-    if form != "units":
+    if form != "threads":
         return _matrices(form, groups if form == "groups" else warps, o, machine, s)
     tiles = attention_tiles.tiles(shape, o.rows, machine)
     if not tiles:

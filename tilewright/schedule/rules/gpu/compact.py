@@ -40,7 +40,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     sizes = [1 << i for i in range(limit.bit_length()) if 1 << i < 2 * -(-prod(shape) // RUN)]
-    threads = s.sample_choice("units", sizes, sizes[-1])
+    threads = s.sample_choice("threads", sizes, sizes[-1])
     s.plan = f"one block of {threads} threads, {RUN} neighbours each"
     return _Places(s.kernel, threads, machine).nest()
 

@@ -23,7 +23,7 @@ from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Stage
 from ...machine import Machine, lanes
-from ...machine_instructions import UnitAccess
+from ...machine_instructions import CoalescedAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient
@@ -255,7 +255,7 @@ def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     every step of its sum, while others compute. A thread's loads from shared memory go on beside its products, so far
     as they take no longer: where threads lie, they read their rows together, and columns each by itself.
     """
-    costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
+    costs, how = machine.grid_costs or MIDDLING, machine.coalesced_access or CoalescedAccess()
     speed, threads = costs.products[0], -(-t.threads // how.together) * how.together  # those of whole warps
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)

@@ -25,7 +25,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     stores_of = read(s)
     if isinstance(stores_of, str):
         return stores_of
-    threads = s.sample_choice("units", *block_sizes(machine))
+    threads = s.sample_choice("threads", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
     parts = []

@@ -282,7 +282,7 @@ def cost(t: RowTeam, rows: RowwiseKernel, needs: Reads, machine: Machine) -> flo
     beside = (t.threads if t.along else t.rows) * t.vector
     spread = max(line / beside, 1.0) if rows.longest > line else 1.0
     far = costs.far * spread * (needs.again if t.keep == "again" else needs.once)
-    if t.along and spread == 1.0 and (how := machine.unit_access) is not None:
+    if t.along and spread == 1.0 and (how := machine.coalesced_access) is not None:
         alone = min(typical(rows.longest), how.sector_bytes // 4)
         far += costs.far * max(alone / beside - 1, 0) * sum(w.size > 1 for w in rows.writes)
     near = rows.levels * len(needs.keeps) if t.keep == "shared" else 0

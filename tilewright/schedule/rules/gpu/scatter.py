@@ -69,7 +69,7 @@ def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     x, rows, out = s.operand(0), s.operand(1), s.opaque.results[0]
     sizes, more = s.shape(out), s.shape(rows)
     axis_, start = s.opaque.attributes["axis"] % len(sizes), s.opaque.attributes["start"]
-    threads = asking.sample_choice("units", *block_sizes(machine))
+    threads = asking.sample_choice("threads", *block_sizes(machine))
     dtype = s.dtype(out)
 
     def copy(number: Expr) -> Stmt:
@@ -111,7 +111,7 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
         "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * far * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
-    threads = asking.sample_choice("units", *block_sizes(machine))
+    threads = asking.sample_choice("threads", *block_sizes(machine))
     asking.plan = f"blocks of {threads} threads, {'an element' if form == 'elements' else 'a line'} each"
     return (_by_elements if form == "elements" else _by_lines)(s, axis_, threads, machine)
 

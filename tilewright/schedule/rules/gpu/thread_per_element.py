@@ -17,7 +17,7 @@ from ...schedule import Schedule
 from .tactics import loops_rule, not_loops
 from .thread_binding import block_sizes, digits, on, only_if, spread_out, within
 
-NAME = "unit_elements"
+NAME = "thread_elements"
 PRIORITY = 7
 #: fewer results than this leave most threads without work
 FEW = 64
@@ -40,7 +40,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     if isinstance(after, str):
         return after
     borders = [b for b in blocks[1:] if b not in rest]
-    threads = s.sample_choice("units", *block_sizes(machine))
+    threads = s.sample_choice("threads", *block_sizes(machine))
 
     def spread(dims: list[tuple[str, int]], name: str, each: Callable[[Expr], Stmt]) -> Stmt:
         return spread_out(prod(n for _, n in dims), threads, name, machine, each)

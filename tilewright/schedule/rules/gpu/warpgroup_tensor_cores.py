@@ -28,7 +28,7 @@ from .warp_tiles import COPY_BYTES, WarpTile, innermost
 from .warpgroup_pipelines import ROW, PipelineWriter, not_copied
 from .warpgroup_tiles import WarpgroupWriter
 
-NAME = "group_tensor_cores"
+NAME = "warpgroup_tensor_cores"
 PRIORITY = 2
 #: bytes of a row of a piece: what the instruction takes
 ROW_BYTES = 128
