@@ -34,7 +34,7 @@ class KernelInfo:
     unmet: tuple[str, ...] = ()
     sizes: bool = False
 
-    def told(self, report: dict[str, Any]) -> dict[str, Any]:
+    def with_unmet(self, report: dict[str, Any]) -> dict[str, Any]:
         """A kernel's part of the report (`schedule.facts.about`) with what code generation adds to it."""
         return {**report, "unmet": list(self.unmet)} if self.unmet else report
 

@@ -68,7 +68,7 @@ def in_background(run: Any, source: Any, options: Options, files: Callable[[], M
     run.background = Background(maker, run.package, options.thread_count, options.specializations)
 
 
-def beside(program: OpenExecutable, stored: StoredSource, options: Options) -> None:
+def resume(program: OpenExecutable, stored: StoredSource, options: Options) -> None:
     """`in_background` for a program that was saved with its model."""
     in_background(program, protocol.compilable(stored), options, lambda: None)
 

@@ -25,7 +25,7 @@ from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
 from ..support.lazy_array import LazyArray
 from ..support.sizes import current, highest, value_at
-from ..targets.base import SeveralDevices
+from ..targets.base import MultiDevice
 from ..tensor.analysis import VIEWS, source_of
 from ..tensor.devices import argument_device
 from .open_program import open_plan
@@ -41,7 +41,7 @@ def build_program(
     consume: bool = False,
     lazy: bool = False,
     states: Mapping[str, str] | None = None,
-    devices: SeveralDevices | None = None,
+    devices: MultiDevice | None = None,
     growing: Mapping[str, Growth] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
@@ -66,7 +66,7 @@ class _Builder:
         consume: bool,
         lazy: bool,
         states: Mapping[str, str] | None,
-        devices: SeveralDevices | None,
+        devices: MultiDevice | None,
         growing: Mapping[str, Growth],
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices

@@ -13,7 +13,7 @@ from ..targets.accelerator.binary import Formats
 from ..targets.accelerator.layers import LayerRun, work_of
 from ..targets.accelerator.match import select
 from ..targets.accelerator.stages import OnChip
-from ..targets.accelerator.target import ChipBesideHost, ChipTarget
+from ..targets.accelerator.target import ChipTarget, ChipWithHost
 from ..targets.base import find
 from .compiler import compile_state
 
@@ -35,7 +35,7 @@ def chip_layers(source: Any, target: str, **options: Any) -> ChipLayers:
         layers = chip_layers("model.onnx", "cpu+systolic32")
         print(layers.runs[0].timing.cycles)
     """
-    if not isinstance(found := find(target), (ChipTarget, ChipBesideHost)):
+    if not isinstance(found := find(target), (ChipTarget, ChipWithHost)):
         raise UsageError(f"target {found.name!r} has no chip", hint="cpu+systolic32, say: `tilewright targets`")
     state, _ = compile_state(source, target=target, **{**options, "cache": False, "stop_after": "schedule"})
     formats: Formats = state.target.formats  # type: ignore[attr-defined]

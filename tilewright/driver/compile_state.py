@@ -19,7 +19,7 @@ from ..support.progress import Progress
 from ..targets.base import Target
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
-from .pass_instrumentation import Inside
+from .pass_instrumentation import PassInstrumentation
 from .placement import Placement
 
 
@@ -53,11 +53,11 @@ class State:
     #: what the tuning database gave (`driver.tuned.Tuned`)
     tuned: Any = None
     #: the convolutions that may be computed in several ways (`graph.choose_winograd.Layer` -> how many there are), and
-    #: those ways where they are given, in place of the database's
+    #: those algorithms where they are given, in place of the database's
     layers: Mapping[Any, int] = field(default_factory=dict)
-    ways: Mapping[str, str] | None = None
-    #: the schedules that the options give (`driver.external_schedules.Given`)
-    given: Any = None
+    algorithms: Mapping[str, str] | None = None
+    #: the schedules that the options give (`driver.external_schedules.ExternalSchedules`)
+    external_schedules: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
     #: what of an earlier stage's seconds belongs to these, because workers did all of them at once
     ahead_seconds: dict[str, float] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class State:
     progress: Progress | None = None
     #: the stage that runs, and who looks at its passes, None if nobody does
     stage: str = ""
-    inside: Inside | None = None
+    instrumentation: PassInstrumentation | None = None
 
     def kernel_done(self, done: int, count: int, symbol: str = "") -> None:
         """So many kernels of this stage are done."""

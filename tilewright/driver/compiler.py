@@ -36,7 +36,7 @@ from .compile_state import Stage, State
 from .device_pins import check_pins
 from .narrow_ranges import ROUNDS, narrowed
 from .open_program import check_open
-from .pass_instrumentation import Inside, Observer
+from .pass_instrumentation import Observer, PassInstrumentation
 from .stages import stages
 from .states import check_target
 
@@ -74,7 +74,7 @@ def compile_state(
     keep: bool = True,
     ahead: bool = False,
     unloaded: bool = False,
-    ways: Mapping[str, str] | None = None,
+    algorithms: Mapping[str, str] | None = None,
     observe: Observer | None = None,
     **options: Any,
 ) -> tuple[State, Any]:
@@ -82,14 +82,14 @@ def compile_state(
 
     Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
     the model has been read, as many as it may have work for. With `unloaded` the package itself comes, to be
-    written (`State.unloaded`), in place of an executable, unless that is to be verified. `ways` are those of the pass
-    `winograd`, in place of what the tuning database says. `observe` sees the graph after every pass, and after every
-    stage up to `schedule`.
+    written (`State.unloaded`), in place of an executable, unless that is to be verified. `algorithms` are those of the
+    pass `winograd`, in place of what the tuning database says. `observe` sees the graph after every pass, and after
+    every stage up to `schedule`.
     """
     chosen = Options.of(**options)
     if current() is None and (dims := _open_dims(source, chosen)):
         check_open(chosen, dims, find(chosen.target))
-        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "ways": ways, "observe": observe}
+        how = {"start_after": start_after, "keep": keep, "ahead": ahead, "algorithms": algorithms, "observe": observe}
         return _compile_open(source, dims, {**how, "unloaded": unloaded, **options})
     check_target(chosen, find(chosen.target))
     check_pins(chosen.place, find(chosen.target))
@@ -102,10 +102,12 @@ def compile_state(
     _check_stage_names(chosen, pipeline, start_after)
     # a caller's graph, and the references of `verify`, share their constants with ours
     consume = not keep and not isinstance(source, Graph) and not chosen.verify
-    state = State(chosen, target, target.describe(), source=source, consume=consume, ways=ways, ahead=ahead)
+    state = State(chosen, target, target.describe(), source=source, consume=consume, algorithms=algorithms, ahead=ahead)
     state.unloaded = unloaded and not chosen.verify
-    state.inside = Inside.of(chosen, observe)
-    state.given = external_schedules.Given(chosen.schedules, target, state.description) if chosen.schedules else None
+    state.instrumentation = PassInstrumentation.of(chosen, observe)
+    state.external_schedules = (
+        external_schedules.ExternalSchedules(chosen.schedules, target, state.description) if chosen.schedules else None
+    )
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not keep and chosen.cache and plain and isinstance(target, Remembering) and all_ours():
@@ -139,7 +141,9 @@ def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -
                     return compile_state(source, **arguments)
             except TilewrightError as e:
                 inputs = (
-                    narrowed(arguments["inputs"], list(dims), e.asks) if e.asks and arguments.get("inputs") else None
+                    narrowed(arguments["inputs"], list(dims), e.size_condition)
+                    if e.size_condition and arguments.get("inputs")
+                    else None
                 )
                 if inputs is None or rounds == ROUNDS or not (dims := open_dims(inputs)):
                     raise
@@ -211,7 +215,9 @@ def build(graph: Graph, name: str, options: Options, share: Callable[[Package], 
     ones.
     """
     target = find(options.target)
-    state = State(options, target, target.describe(), graph=graph, name=name, inside=Inside.of(options))
+    state = State(
+        options, target, target.describe(), graph=graph, name=name, instrumentation=PassInstrumentation.of(options)
+    )
     pipeline = stages(target)
     if options.verify:
         _keep_reference(state)
@@ -239,7 +245,7 @@ def _run_stage(stage: Stage, state: State, pipeline: Sequence[Stage]) -> None:
     if state.options.verify and stage.name == "lower":
         _keep_reference(state)
     check_time(stage.name)
-    state.stage, look = stage.name, state.inside
+    state.stage, look = stage.name, state.instrumentation
     if look is not None:
         look.begin(stage.name)
     known = sum(state.ahead_seconds.values())

@@ -21,7 +21,7 @@ class Pins:
     its name begins, or ``*`` for all that is not named. A node counts before a kernel, a longer name before a shorter
     one."""
 
-    given: Mapping[str, str]
+    devices: Mapping[str, str]
 
     def of(self, calls: Sequence[tuple[str, Sequence[str]]], devices: Sequence[str]) -> list[int | None]:
         """The number of the device that each call is pinned to, None if it is not. `calls`: kernel and nodes.
@@ -32,7 +32,7 @@ class Pins:
         >>> pins.of([("softmax_1", ("/a",)), ("add_softmax_2", ("/head/Add", "/b")), ("add_3", ())], ["cpu", "opencl"])
         [0, 1, None]
         """
-        numbers = {name: _device(device, devices) for name, device in self.given.items()}
+        numbers = {name: _device(device, devices) for name, device in self.devices.items()}
         fits = {name: [_fits(name, *c) for c in calls] for name in numbers}
         for name, found in fits.items():
             if not any(found) and name != ALL:
@@ -41,8 +41,8 @@ class Pins:
 
     def of_node(self, operator: str, nodes: Sequence[str], devices: Sequence[str]) -> int | None:
         """The device of a single operation, which is by itself then: by its node, else by its operator."""
-        named = [n for n in self.given if n in nodes] or [n for n in self.given if n.lower() == operator]
-        return _device(self.given[named[0]], devices) if named else None
+        named = [n for n in self.devices if n in nodes] or [n for n in self.devices if n.lower() == operator]
+        return _device(self.devices[named[0]], devices) if named else None
 
     def wanted(
         self, call: tuple[str, Sequence[str]], numbers: Mapping[str, int], fits: Mapping[str, int]
@@ -55,7 +55,7 @@ class Pins:
         if best < _NODE:  # the longest name of a kernel
             names = [max(names, key=len)]
         if len({numbers[n] for n in names}) > 1:
-            told = " and ".join(f"{n!r} on {self.given[n]}" for n in names)
+            told = " and ".join(f"{n!r} on {self.devices[n]}" for n in names)
             raise UsageError(
                 f"option 'place' puts {told}, and they are one kernel",
                 stage="fuse",

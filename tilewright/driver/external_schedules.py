@@ -34,7 +34,7 @@ GIVEN = "given"
 
 
 @dataclass
-class Given:
+class ExternalSchedules:
     """The option ``schedules``: traces by the name of a kernel, or by how names begin (the longest that fits counts).
 
     UsageError if one is no text.
@@ -58,7 +58,7 @@ class Given:
     def _key(self, kernel: str) -> str | None:
         return max((n for n in self.traces if kernel.startswith(n)), key=len, default=None)
 
-    def on(self, target: Target) -> Given:
+    def on(self, target: Target) -> ExternalSchedules:
         """The same for the kernels of one of several devices."""
         return replace(self, target=target, machine=target.describe())
 
@@ -212,4 +212,4 @@ def _scheduled(kernel: Kernel, nest: Nest, target: Target) -> Scheduled:
     return made
 
 
-__all__ = ["GIVEN", "Given", "enter", "graph_file", "traces"]
+__all__ = ["GIVEN", "ExternalSchedules", "enter", "graph_file", "traces"]

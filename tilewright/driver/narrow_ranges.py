@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from ..support.dims import ChosenDim, Dim
-from ..support.errors import Asks
+from ..support.errors import SizeCondition
 
 #: the largest divisor that is tried
 DIVISORS = 64
@@ -32,7 +32,7 @@ NEAR = 3
 Shapes = Mapping[str, tuple[Any, ...]]
 
 
-def narrowed(inputs: Shapes, dims: list[Dim], asks: Asks) -> dict[str, tuple[Any, ...]] | None:
+def narrowed(inputs: Shapes, dims: list[Dim], size_condition: SizeCondition) -> dict[str, tuple[Any, ...]] | None:
     """The option `inputs` with narrower ranges, for which the answer to a question is more likely to be one; None where
     there are none.
 
@@ -41,10 +41,10 @@ def narrowed(inputs: Shapes, dims: list[Dim], asks: Asks) -> dict[str, tuple[Any
     seq:1..128~64
     """
     point = {d.name: d.point if isinstance(d, ChosenDim) else d.typical for d in dims}
-    wanted = asks(point)
+    wanted = size_condition(point)
 
     def same(**sizes: int) -> bool:
-        return asks({**point, **sizes}) == wanted
+        return size_condition({**point, **sizes}) == wanted
 
     changes: dict[str, Any] = {}
     corners: list[dict[str, int]] = [{}]

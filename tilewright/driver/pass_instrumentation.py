@@ -1,8 +1,8 @@
 """Looking inside stages: what happens after each of their passes, if somebody wants to see it.
 
 A pass is called STAGE/PASS (``simplify/fold``), and its second run in that stage ``simplify/fold#2``. With neither
-``print_after`` of such a name, nor ``time``, nor an observer there is no `Inside`, and passes run without a look at
-them.
+``print_after`` of such a name, nor ``time``, nor an observer there is no `PassInstrumentation`, and passes run without
+a look at them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Observer = Callable[[str, Graph, str], None]
 
 
 @dataclass
-class Inside:
+class PassInstrumentation:
     """What is wanted of the passes of a compilation, and what ran so far in the stage that is going on."""
 
     printed: frozenset[str] = frozenset()
@@ -34,10 +34,10 @@ class Inside:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(options: Options, observe: Observer | None = None) -> Inside | None:
+    def of(options: Options, observe: Observer | None = None) -> PassInstrumentation | None:
         """None if nobody looks."""
         printed = frozenset(name for name in options.print_after if "/" in name)
-        return Inside(printed, options.time, observe) if printed or options.time or observe else None
+        return PassInstrumentation(printed, options.time, observe) if printed or options.time or observe else None
 
     def begin(self, stage: str) -> None:
         self.stage = stage
@@ -72,4 +72,4 @@ class Inside:
             )
 
 
-__all__ = ["Inside", "Observer"]
+__all__ = ["PassInstrumentation", "Observer"]

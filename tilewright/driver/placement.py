@@ -29,7 +29,7 @@ from ..schedule.rules import Scheduled
 from ..schedule.rules import schedule as schedule_kernel
 from ..schedule.work import work_of
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
-from ..targets.base import Placing, SeveralDevices, Sharing, Target
+from ..targets.base import MultiDevice, Placing, Sharing, Target
 from ..tensor.analysis import Node, source_of
 from ..tensor.devices import devices_of, name_on, place_argument, place_on
 from ..tensor.divide import symbol_of
@@ -72,7 +72,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Placed:
-    """See `targets.base.SeveralDevices`: devices by the attributes of a graph's kernels."""
+    """See `targets.base.MultiDevice`: devices by the attributes of a graph's kernels."""
 
     device_names: Sequence[str]
     numbers: Mapping[str, int]
@@ -93,11 +93,11 @@ class Placed:
         return self.numbers[symbol]
 
 
-def devices_in(graph: Graph, target: Target) -> SeveralDevices | None:
+def devices_in(graph: Graph, target: Target) -> MultiDevice | None:
     """Where the calls of a fused graph run; None for one device."""
     if isinstance(target, Placing):
         return Placed.of(graph, target.device_names)
-    return target if isinstance(target, SeveralDevices) else None
+    return target if isinstance(target, MultiDevice) else None
 
 
 #: makes a fused graph, in which operations are kept apart that are for several devices
@@ -112,7 +112,7 @@ def place(
     UsageError for pins that cannot be."""
     with use():
         trials = Trials(target, threads)
-        first = _tried(fused, Apart(target, pins) if pins.given else None, trials, pins, states)
+        first = _tried(fused, Apart(target, pins) if pins.devices else None, trials, pins, states)
         if not isinstance(first, TilewrightError) and not first[2].refused:
             return first
         second = _tried(fused, Apart(target, pins, trials), trials, pins, states)
@@ -140,9 +140,9 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
     functions = {symbol_of(f): f for f in graph.functions()}
     calls = [op for op in graph.operations() if op.name == "func.call"]
     tried = {s: trials.of(read_kernel(f)) for s, f in functions.items()}
-    told = [Told(_callee(c), location_names(c.location)) for c in calls]
-    wanted = pins.of([(t.symbol, t.names) for t in told], names)
-    costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(told, wanted, strict=True)]
+    sources = [PlacedCall(_callee(c), location_names(c.location)) for c in calls]
+    wanted = pins.of([(t.symbol, t.names) for t in sources], names)
+    costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(sources, wanted, strict=True)]
     found = [s for s in find_states(graph, states) if s.input is not None]
     values = _values(graph, calls, found)
     # more tasks: the host, which makes the inputs and reads the outputs, and the states, which may lie anywhere
@@ -153,7 +153,7 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
         place_argument(graph, state.input or 0, names[d])
     devices = devices[: len(calls)]
     symbols = _mark(graph, functions, calls, [names[d] for d in devices])
-    for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=True):
+    for t, symbol, d, w in zip(sources, symbols, devices, wanted, strict=True):
         made.why[symbol] = _why(tried[t.symbol], d, names, w is not None)
         made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
         scheduled = tried[t.symbol][d].made
@@ -189,7 +189,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Told:
+class PlacedCall:
     """A call: its kernel, and the nodes of the source."""
 
     symbol: str
@@ -265,14 +265,14 @@ def _precision(kernel: Kernel, counted: str) -> str:
 # ---- the choice -----------------------------------------------------------------------------------------------------
 
 
-def _costs(told: Told, tried: Sequence[Try], wanted: int | None, names: Sequence[str]) -> list[float]:
+def _costs(call: PlacedCall, tried: Sequence[Try], wanted: int | None, names: Sequence[str]) -> list[float]:
     """Seconds of a call by device; only one where it is pinned."""
     if wanted is not None:
         if tried[wanted].seconds == inf:
             raise UsageError(
                 f"option 'place' puts it on {names[wanted]}, which cannot run it: {tried[wanted].why}",
                 stage="fuse",
-                operator=_operator(told),
+                operator=_operator(call),
                 hint="leave it to another device",
             )
         return [t.seconds if n == wanted else inf for n, t in enumerate(tried)]
@@ -281,14 +281,14 @@ def _costs(told: Told, tried: Sequence[Try], wanted: int | None, names: Sequence
         raise UnsupportedError(
             f"none of the devices can run it: {why}",
             stage="fuse",
-            operator=_operator(told),
+            operator=_operator(call),
             hint="add the processor to the target: ...+cpu takes what others cannot",
         )
     return [t.seconds for t in tried]
 
 
-def _operator(told: Told) -> str:
-    return f"{', '.join(told.names)} (kernel {told.symbol})".strip()
+def _operator(call: PlacedCall) -> str:
+    return f"X (kernel {call.symbol})".strip()
 
 
 def _why(tried: Sequence[Try], device: int, names: Sequence[str], pinned: bool) -> str:

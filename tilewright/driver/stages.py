@@ -63,7 +63,7 @@ def _passes(state: State, pipeline: str) -> bool:
     """Run level-2 passes; whether one of them reports a change."""
     from ..graph.passes import name_of, parse_pipeline, pass_text, run_pipeline
 
-    graph, look = state.module, state.inside
+    graph, look = state.module, state.instrumentation
     if state.options.fast_math:
         pipeline = FAST.sub(r"\1{fast_math=true}", pipeline)
     after = None if look is None else lambda p, seconds: look.after(name_of(p), seconds, graph, pass_text(p))
@@ -74,13 +74,15 @@ def _passes(state: State, pipeline: str) -> bool:
 
 def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
     """What a function of a stage gives, which is named, timed and looked at like a pass."""
-    from ..graph.passes import inside
+    from ..graph.passes import named_pass
 
     begin = time.perf_counter()
-    with inside(name, state.stage):
+    with named_pass(name, state.stage):
         made = run()
-    if state.inside is not None:
-        state.inside.after(name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module)
+    if state.instrumentation is not None:
+        state.instrumentation.after(
+            name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module
+        )
     return made
 
 
@@ -127,14 +129,14 @@ def _winograd(state: State) -> None:
 
     plain = state.options.precision == "f32"
     state.layers = layers(state.module) if plain else {}
-    tuned = _open_tuned(state) if state.layers and state.ways is None else None
-    found = state.ways or {}
+    tuned = _open_tuned(state) if state.layers and state.algorithms is None else None
+    found = state.algorithms or {}
     if tuned is not None:
         found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
-    ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
+    algorithms = "/".join(f"{layer}:{way}" for layer, way in found.items())
     d = state.description
     worth = WORTH * (1.0 if plain else d.reduced_time)
-    chosen = make("winograd", worth=worth, ways=ways, costs=d.winograd_costs)
+    chosen = make("winograd", worth=worth, algorithms=algorithms, costs=d.winograd_costs)
     _passes(state, f"{pass_text(chosen)},dce")
 
 
@@ -190,8 +192,8 @@ def schedule_kernels(state: State) -> None:
         _schedule_parts(state, state.target)
     else:
         _schedule_all(state)
-    if state.given is not None:
-        state.given.check([symbol_of(f) for f in state.module.functions()])
+    if state.external_schedules is not None:
+        state.external_schedules.check([symbol_of(f) for f in state.module.functions()])
 
 
 def _schedule_parts(state: State, target: Placing) -> None:
@@ -241,7 +243,7 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
         state.kernel_done(number, len(todo))
         check_time("schedule", kernel.name)
         name = kernel.name
-        made = state.given.schedule(kernel) if state.given else None
+        made = state.external_schedules.schedule(kernel) if state.external_schedules else None
         fixed = made is not None
         if made is None and not (tuned and tuned.knows(kernel)):
             made = state.tried.get(name)
@@ -262,7 +264,9 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
 def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
     assert isinstance(state.target, Partitioning)
-    made = state.target.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
+    made = state.target.schedule(
+        kernel, state.external_schedules.trace(kernel.name) if state.external_schedules else None
+    )
     if state.tuned is not None and made.tuned is not None:
         state.tuned.taken(kernel, made.tuned)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
@@ -287,7 +291,7 @@ def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
     """Whether an earlier compilation scheduled the same kernel in the default way."""
     if state.memo is None or current() is not None or (tuned is not None and tuned.knows(kernel)):
         return False
-    if state.given is not None and state.given.knows(kernel.name):
+    if state.external_schedules is not None and state.external_schedules.knows(kernel.name):
         return False
     text = function.operation.get_asm(use_local_scope=True)
     known = state.memo.recall(text)

@@ -109,7 +109,7 @@ class GridCosts:
 MIDDLING = GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
 
 
-def given(costs: T | None, name: str, option: str) -> T:
+def required(costs: T | None, name: str, option: str) -> T:
     """The option of a pass; UsageError without one."""
     if costs is None:
         hint = f"give it as {name}{{{option}=...}}; descriptions of machines have it (tilewright.schedule.machine)"
@@ -117,4 +117,4 @@ def given(costs: T | None, name: str, option: str) -> T:
     return costs
 
 
-__all__ = ["MIDDLING", "GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]
+__all__ = ["MIDDLING", "GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "required"]

@@ -11,7 +11,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..support.dtypes import NUMPY
-from .machine_costs import GridCosts, given
+from .machine_costs import GridCosts, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, dtype, pattern, rewrite, shape, static
 
@@ -46,7 +46,7 @@ class SplitAttention:
     parts: int = 0
 
     def run(self, graph: Graph) -> PassReport:
-        costs = None if self.parts else given(self.costs, "split-attention", "costs")
+        costs = None if self.parts else required(self.costs, "split-attention", "costs")
 
         @pattern("attention", "paged_attention")
         def split(rw: Rewriter, op: ir.Operation) -> Any:

@@ -270,7 +270,7 @@ class _Reader:
             open_versions.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
             if options.specialize == "background":
                 for program in open_versions.programs:
-                    lazy.beside(program)
+                    lazy.resume(program)
         self.bodies(executable.staged, threads, pool)
         return executable
 

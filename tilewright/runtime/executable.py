@@ -406,7 +406,7 @@ class Executable(Copyable):
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""
-        data: dict[str, Any] = providers.ask("explain as data")(self._package, self.memory, self.threads)
+        data: dict[str, Any] = providers.ask("explain_facts")(self._package, self.memory, self.threads)
         return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -455,7 +455,7 @@ class Executable(Copyable):
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and gives, and its memory; the kernels unfold."""
-        text: str = providers.ask("explain as a page")(self._package, self.memory, self.threads)
+        text: str = providers.ask("explain_page")(self._package, self.memory, self.threads)
         return text
 
     def __repr__(self) -> str:

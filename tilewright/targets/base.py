@@ -7,7 +7,7 @@ methods.
 
 What not every target can do are protocols of their own, asked with ``isinstance``: `Exporter` (the package as files for
 other tools), `Joining` (such files of several targets), `Emulator` (running the code on a simulated machine),
-`StateKeeper` (programs with buffers that live between runs), `SeveralDevices` (programs on several devices), `Sharing`
+`StateKeeper` (programs with buffers that live between runs), `MultiDevice` (programs on several devices), `Sharing`
 (one device among several),
 `Enterable` (going on from level 5), `Tunable` (kernels measured one by one), `Showing` (the text of one kernel),
 `Cacheable` (packages kept between processes), `Remembering` (kernels kept), `Warmable` (processes started ahead),
@@ -180,7 +180,7 @@ class SizeTaker(Protocol):
 
 
 @runtime_checkable
-class SeveralDevices(Protocol):
+class MultiDevice(Protocol):
     """A target whose programs run on several devices, each with memory of its own."""
 
     @property
@@ -212,7 +212,7 @@ class Placing(Protocol):
 
     @property
     def device_names(self) -> Sequence[str]:
-        """See `SeveralDevices`."""
+        """See `MultiDevice`."""
 
     @property
     def members(self) -> Sequence[Any]:
@@ -267,13 +267,14 @@ class PlanTaker(Protocol):
 
 
 @runtime_checkable
-class Beside(Protocol):
-    """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
+class Attachable(Protocol):
+    """A target that can stand beside a host, ``host+name``, or something that can do nothing else
+    (`add_attachable`)."""
 
     @property
     def name(self) -> str: ...
 
-    def beside(self, host: Target) -> Target:
+    def attached_to(self, host: Target) -> Target:
         """The two of them as one target."""
 
 
@@ -466,15 +467,15 @@ def register(target: Target) -> None:
 
 
 #: what stands beside a host only, by name
-_BESIDE: dict[str, Beside] = {}
+_ATTACHABLE: dict[str, Attachable] = {}
 
 
-def add_beside(processor: Beside) -> None:
+def add_attachable(processor: Attachable) -> None:
     """Let ``host+name`` find something that is no target alone, in place of what had its name. UsageError if a target
     has it."""
     if processor.name in targets():
         raise UsageError(f"there is a target {processor.name!r} already", hint="choose another name")
-    _BESIDE[processor.name] = processor
+    _ATTACHABLE[processor.name] = processor
 
 
 def targets() -> dict[str, Target]:
@@ -500,8 +501,10 @@ def find(name: str) -> Target:
     """
     host, plus, other = name.partition("+")
     if plus:
-        second = _beside(other)
-        return second.beside(find(host)) if isinstance(second, Beside) else _several([host, *other.split("+")])
+        second = _attachable(other)
+        if isinstance(second, Attachable):
+            return second.attached_to(find(host))
+        return _multi_device([host, *other.split("+")])
     if (found := _described(name)) is not None:
         if not isinstance(found, Target):
             raise _not_alone(name)
@@ -512,7 +515,7 @@ def find(name: str) -> Target:
             raise UsageError(f"target {plain!r} has no parameters", hint=f"leave out :{given}")
         plain_value = target.machine_parameter if isinstance(target, OfMachines) else None
         return target.configured(dict(_pair(p, plain_value) for p in given.split(",")))
-    if name in _BESIDE:
+    if name in _ATTACHABLE:
         raise _not_alone(name)
     if (target := _TARGETS.get(name)) is None:
         raise _unknown(name, targets())
@@ -548,23 +551,23 @@ def _described(name: str) -> Any:
     """What the file of that name describes, ``chip.py``, or that of a package, ``chip.py#digest``; None for others."""
     plain, _, digest = name.partition(":")[0].rpartition("#")
     if plain.endswith(".py") and digest:
-        return providers.ask("chip of a package")(name)
-    return providers.ask("chip of a file")(name) if name.partition(":")[0].endswith(".py") else None
+        return providers.ask("chip_from_package")(name)
+    return providers.ask("chip_from_file")(name) if name.partition(":")[0].endswith(".py") else None
 
 
-def _beside(name: str) -> Any:
+def _attachable(name: str) -> Any:
     """The target of a name behind a plus."""
     plain = name.partition(":")[0]
     if (found := _described(name)) is not None:
         return found
     if "+" in name:
         return find(name)
-    if name not in _BESIDE and _TARGETS.get(plain) is None:
-        raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
-    return _BESIDE[name] if name in _BESIDE else find(name)
+    if name not in _ATTACHABLE and _TARGETS.get(plain) is None:
+        raise _unknown(name, [*targets(), *_ATTACHABLE], "what tw.offload makes is known once that has run; ")
+    return _ATTACHABLE[name] if name in _ATTACHABLE else find(name)
 
 
-def _several(names: Sequence[str]) -> Target:
+def _multi_device(names: Sequence[str]) -> Target:
     """Several devices as one target."""
     members = [find(n) for n in names]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
@@ -576,7 +579,7 @@ def _several(names: Sequence[str]) -> Target:
             f"{alone} cannot stand beside {' and '.join(others)}",
             hint=f"a chip can beside a host alone, and several of {able}: `tilewright targets`",
         )
-    made: Target = providers.ask("several devices")(members)
+    made: Target = providers.ask("multi_device_target")(members)
     return made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..support.errors import UsageError
 
 
-class Elsewhere:
+class CrossCompiledRunner:
     """Raises an error when run, which says what to do instead."""
 
     seconds_per_tick = 1.0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..program.program import Program
 
 
-class KernelsAlone:
+class UnlinkedKernels:
     """A part of a target: packages have the kernels that are called, and what runs or exports them adds the rest.
 
     A package may be loaded anywhere: to look at it, to export it.
@@ -49,4 +49,4 @@ class ByLlvm:
         enter(state, path)
 
 
-__all__ = ["ByLlvm", "KernelsAlone"]
+__all__ = ["ByLlvm", "UnlinkedKernels"]

@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from ..codegen.kernel_info import location_names
 from ..driver.kernel_key import kernel_key
-from ..driver.tuned import machine_beside
+from ..driver.tuned import coprocessor_machine
 from ..driver.tuning_database import Database, Result
 from ..support.errors import UsageError
 from ..support.options import Options
@@ -95,7 +95,7 @@ class PlanTuner(Tuner):
         self.formats, self.partitioner = target.formats, target.partitioner
         self.partitioner.take_plans(None)
         meter = PlanMeter(
-            target.name, self.formats.chip.clock, machine_beside(target), self.formats.chip, options.job_count
+            target.name, self.formats.chip.clock, coprocessor_machine(target), self.formats.chip, options.job_count
         )
         super().__init__(tasks, options, model, database, seed, watch, meter)
         for entry, task, progress in zip(self.report.tasks, self.tasks, self.progress, strict=True):

@@ -72,7 +72,7 @@ def test_time_has_a_line_for_each_pass_under_its_stage(capsys):
 
 def test_nobody_looks_unless_asked():
     state, _ = compile_state(MODEL, stop_after="lower", **PLAIN)
-    assert state.inside is None
+    assert state.instrumentation is None
 
 
 def test_an_observer_sees_every_pass_and_stage():

@@ -67,7 +67,7 @@ class GpuLlvmEmitter(NestWalk):
         self.dots = Dot4Emitter(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
-        self.told: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
+        self.distinct: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
 
     def run(self) -> GpuLlvmKernel:
         alone = {name for pair in self.pairs for name in pair}
@@ -121,7 +121,7 @@ class GpuLlvmEmitter(NestWalk):
 
     def unless_in_place(self, s: For) -> AbstractContextManager[None]:
         source = s.note(COPIES)
-        pairs = {(o, source) for o in writes(s)} & set(self.pairs) - self.told
+        pairs = {(o, source) for o in writes(s)} & set(self.pairs) - self.distinct
         if not pairs:
             return nullcontext()
         ((output, _),) = pairs
@@ -131,10 +131,10 @@ class GpuLlvmEmitter(NestWalk):
     @contextmanager
     def _where_apart(self, pair: tuple[str, str], cond: str) -> Iterator[None]:
         """Inside it is known that two parameters are not one memory."""
-        self.told.add(pair)
+        self.distinct.add(pair)
         with self.text.where(cond, "apart"):
             yield
-        self.told.discard(pair)
+        self.distinct.discard(pair)
 
     def shuffle(self, word: str, asked: str | int) -> str:
         """The word of another lane: of the one of this number (``i32 name``), or of the one so far apart (xor)."""

@@ -294,7 +294,7 @@ class OnnxImporter:
             return failed
         except OpError as e:
             error = ModelError(str(e), stage="import", operator=node.label)
-            error.asks = e.asks
+            error.size_condition = e.size_condition
             raise error from None
         except TilewrightError as e:
             e.operator = e.operator or node.label

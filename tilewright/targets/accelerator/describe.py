@@ -291,7 +291,7 @@ class Chip(Machine):
     def tensorized(
         self, loop: For, instruction: str, buffers: Mapping[str, Buffer], ranges: Mapping[str, tuple[int, int]]
     ) -> For | str:
-        made: For | str = providers.ask("loops as an instruction")(self.instruction(instruction), loop, buffers, ranges)
+        made: For | str = providers.ask("tensorize")(self.instruction(instruction), loop, buffers, ranges)
         return made
 
     def space(self, name: str) -> ChipMemory:

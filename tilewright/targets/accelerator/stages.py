@@ -36,7 +36,7 @@ class OnChip(Taken):
         return self.planned.nest
 
 
-def beside(description: Machine, chip: Chip) -> Machine:
+def host_machine(description: Machine, chip: Chip) -> Machine:
     """A host's description that keeps 8-bit numbers signed, multiplies them and finds exact halves as the chip does,
     whatever its own instructions want."""
     kind = type(description)

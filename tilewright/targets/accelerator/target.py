@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import PackageError, UnsupportedError, UsageError
-from ..base import Beside, Target, TargetStage
+from ..base import Attachable, Target, TargetStage
 from .describe import Chip
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class ChipTarget:
     def __init__(
         self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "", kept: str = ""
     ) -> None:
-        self.kind, self.given, self.host, self.kept = kind, dict(given or {}), None, kept
-        shown = ",".join(f"{k}={v}" for k, v in self.given.items())
+        self.kind, self.parameters, self.host, self.kept = kind, dict(given or {}), None, kept
+        shown = ",".join(f"{k}={v}" for k, v in self.parameters.items())
         self.plain = name or kind.name
 
         def called(plain: str) -> str:
@@ -56,7 +56,7 @@ class ChipTarget:
     def chip(self) -> Chip:
         from .check import check
 
-        made = self.kind(**self.given)
+        made = self.kind(**self.parameters)
         check(made)
         return made
 
@@ -76,9 +76,9 @@ class ChipTarget:
         """See `tilewright.targets.base.Configurable`."""
         return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain, self.kept)
 
-    def beside(self, host: Target) -> ChipBesideHost:
+    def attached_to(self, host: Target) -> ChipWithHost:
         """See `tilewright.targets.base.Beside`."""
-        return ChipBesideHost(self, host)
+        return ChipWithHost(self, host)
 
     def describe(self) -> Chip:
         return self.chip
@@ -133,7 +133,7 @@ class ChipTarget:
         return SystemRunner(package, threads, self, None)
 
 
-class ChipBesideHost:
+class ChipWithHost:
     """A chip and a host as one target: see `tilewright.targets.base.Partitioning`."""
 
     def __init__(self, chip: ChipTarget, host: Target) -> None:
@@ -153,9 +153,9 @@ class ChipBesideHost:
 
     def describe(self) -> Any:
         """The host's description, with bytes kept as the chip multiplies them."""
-        from .stages import beside
+        from .stages import host_machine
 
-        return beside(self.host.describe(), self.accelerator.chip)
+        return host_machine(self.host.describe(), self.accelerator.chip)
 
     def notes(self) -> list[str]:
         """See `tilewright.targets.base.Partitioning`."""
@@ -202,7 +202,7 @@ class AbsentChip(ChipTarget):
 
     def __init__(self, name: str) -> None:
         self.name = self.recorded = self.plain = self.kept = self.doc = name
-        self.given, self.host = {}, None
+        self.parameters, self.host = {}, None
 
     @property
     def kind(self) -> type[Chip]:  # type: ignore[override]
@@ -252,7 +252,7 @@ def from_file(name: str) -> Any:
         raise UsageError(f"there is no file {path_text}", hint="a chip's file is a Python file with `CHIP`")
     wanted, given = one_of_several(given)
     found = chip_in(path, wanted)
-    if isinstance(found, Beside):
+    if isinstance(found, Attachable):
         if given:
             raise UsageError(f"{found.name} in {path_text} has no parameters", hint=f"leave out :{given}")
         return found

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import UsageError
 from ..base import TargetStage
-from ..cross_compiled import Elsewhere
-from ..target_bases import KernelsAlone
+from ..cross_compiled import CrossCompiledRunner
+from ..target_bases import UnlinkedKernels
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT = "gfx90a"
 
 
-class AmdTarget(KernelsAlone):
+class AmdTarget(UnlinkedKernels):
     """See `tilewright.targets.base.Target`. `gfx`: AMD's name of a GPU's instructions."""
 
     doc = "AMD GPUs: code objects, which do not run here; -o folder/ writes them; amdgpu:gfx942 names another one"
@@ -63,8 +63,10 @@ class AmdTarget(KernelsAlone):
 
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export, and load its code object with HIP or HSA")
+    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export, and load its code object with HIP or HSA"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The code object, model.json and weights.bin (`targets/gpu/files.py`)."""

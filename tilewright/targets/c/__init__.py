@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import TargetStage
-from ..target_bases import KernelsAlone
+from ..target_bases import UnlinkedKernels
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .run_here import CRunner
 
 
-class CTarget(KernelsAlone):
+class CTarget(UnlinkedKernels):
     """See `tilewright.targets.base.Target`."""
 
     name = "c"

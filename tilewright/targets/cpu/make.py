@@ -54,6 +54,6 @@ def make_kernel(text: str, description: CpuDescription) -> tuple[MemoEntry | Div
     data, stats = compile_kernel(kernel.name, emitted.text, description)
     seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}
     info = kernel_info(nest, emitted.scratch, emitted.refused)
-    entry = MemoEntry(str(nest), emitted.text, info, info.told(about(kernel, scheduled, seconds)))
+    entry = MemoEntry(str(nest), emitted.text, info, info.with_unmet(about(kernel, scheduled, seconds)))
     stages = {"schedule": middle - begin, "emit": end - middle, "assemble": time.perf_counter() - end}
     return entry, data, {**stats, "stages": stages}

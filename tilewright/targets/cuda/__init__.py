@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...support.errors import UsageError
 from ..base import Check, TargetStage
 from ..gpu.on_device import OnDevice, device_parameter
-from ..target_bases import KernelsAlone
+from ..target_bases import UnlinkedKernels
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT = "sm_80"
 
 
-class CudaTarget(OnDevice, KernelsAlone):
+class CudaTarget(OnDevice, UnlinkedKernels):
     """See `tilewright.targets.base.Target`."""
 
     doc = "NVIDIA GPUs through PTX; cuda:sm_90a names another one than sm_80"
@@ -85,7 +85,7 @@ class CudaTarget(OnDevice, KernelsAlone):
 
         return CudaKernel.from_bytes(data)
 
-    def opened(self) -> Device:
+    def open_device(self) -> Device:
         """The device, for this process; PackageError if the code is for another kind of GPU."""
         from .device import check
 

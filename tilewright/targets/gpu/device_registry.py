@@ -16,16 +16,16 @@ Opened = TypeVar("Opened", bound=Device)
 
 class Devices(Generic[Listed, Opened]):
     """`listed` gives what a driver has, the one that is taken where none is named first (UsageError if there is none);
-    `name` is what it is called, `opened` makes it a device."""
+    `name` is what it is called, `open_one` opens it."""
 
     def __init__(
         self,
         target: str,
         listed: Callable[[], Sequence[Listed]],
         name: Callable[[Listed], str],
-        opened: Callable[[Listed], Opened],
+        open_one: Callable[[Listed], Opened],
     ) -> None:
-        self.target, self.listed, self.name, self.opened = target, listed, name, opened
+        self.target, self.listed, self.name, self.open_one = target, listed, name, open_one
         self._open: dict[int, Opened] = {}
         #: what was wanted before, so that drivers list their devices once
         self._wanted: dict[str, Opened] = {}
@@ -45,7 +45,7 @@ class Devices(Generic[Listed, Opened]):
                 number = self.number(wanted, [self.name(d) for d in there])
                 device = self._open.get(number)
                 if device is None or device.lost:
-                    device = self._open[number] = self.opened(there[number])
+                    device = self._open[number] = self.open_one(there[number])
                 self._wanted[wanted] = device
             return device
 

@@ -48,7 +48,7 @@ class OnDevice:
         """All devices of the driver."""
         raise NotImplementedError
 
-    def opened(self) -> Device:
+    def open_device(self) -> Device:
         """The device, for this process; UsageError if it is not there."""
         return self.known_devices().open(self.device)
 
@@ -61,23 +61,23 @@ class OnDevice:
     def load(self, package: Package, threads: int) -> GpuRunner:
         from .runner import GpuRunner
 
-        return GpuRunner(package, self.opened)
+        return GpuRunner(package, self.open_device)
 
     def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
         """See `tilewright.targets.base.StateKeeper`."""
         from .runner import GpuRunner
 
-        return GpuRunner(package, self.opened, states=states)
+        return GpuRunner(package, self.open_device, states=states)
 
     def load_with_sizes(self, package: Package, threads: int, states: StateBuffers) -> GpuRunner:
         """See `tilewright.targets.base.SizeTaker`."""
         from .open_runner import OpenGpuRunner
 
-        return OpenGpuRunner(package, self.opened, states=states)
+        return OpenGpuRunner(package, self.open_device, states=states)
 
     def machine_name(self) -> str:
         """See `tilewright.schedule.ceilings.Measurable`."""
-        device = self.opened()
+        device = self.open_device()
         return f"{device.name}, driver {device.version}"
 
     def measure_ceilings(self, threads: int) -> Any:
@@ -90,7 +90,7 @@ class OnDevice:
         """What the ceilings of the device are measured with."""
         from .ceilings import CeilingBench
 
-        return CeilingBench(self.built, self.describe(), self.opened())
+        return CeilingBench(self.built, self.describe(), self.open_device())
 
 
 def device_parameter(target: str, parameters: Mapping[str, str], others: Sequence[str] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..cross_compiled import Elsewhere
+from ..cross_compiled import CrossCompiledRunner
 from .target import TextTarget
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ class SourceTarget(TextTarget):
     #: see `tilewright.targets.base.Exporter`
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export, and compile its kernels where they are to run")
+    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export, and compile its kernels where they are to run"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """A file for each kernel, model.json and weights.bin (`targets/gpu/files.py`)."""

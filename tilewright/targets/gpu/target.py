@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base import TargetStage
-from ..target_bases import KernelsAlone
+from ..target_bases import UnlinkedKernels
 from .describe import GpuDescription
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .kernels import GpuKernel
 
 
-class TextTarget(KernelsAlone):
+class TextTarget(UnlinkedKernels):
     """See `tilewright.targets.base.Target`; `dialect` and how packages are loaded are left to each."""
 
     #: what the text of a kernel is called (`Schedule.source`)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..base import Emulated
-from ..cross_compiled import Elsewhere
-from ..target_bases import ByLlvm, KernelsAlone
+from ..cross_compiled import CrossCompiledRunner
+from ..target_bases import ByLlvm, UnlinkedKernels
 from .machines import MACHINES, McuDescription
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...program.package import Package
 
 
-class McuTarget(ByLlvm, KernelsAlone):
+class McuTarget(ByLlvm, UnlinkedKernels):
     """See `tilewright.targets.base.Target`."""
 
     package = __name__
@@ -29,8 +29,8 @@ class McuTarget(ByLlvm, KernelsAlone):
     def describe(self) -> McuDescription:
         return self.machine
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(
+    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
+        return CrossCompiledRunner(
             self.name,
             "simulate it: --emulate, or Executable.emulate; or export it for a board with Executable.export",
         )

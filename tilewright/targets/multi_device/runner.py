@@ -20,19 +20,19 @@ from ..gpu.device import Device, DeviceKernel
 from ..gpu.states import DeviceState
 from .memory import DeviceMemory
 from .segments import BOUNCE, HOST, Segment, bounces, host_program, segments
-from .states import Kept, kept, take
+from .states import StateOnADevice, state_on, take
 from .timing import RunClock
 
 if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.timeline import Stamps
-    from .target import SeveralTarget
+    from .target import MultiDeviceTarget
 
 
 _UNTIMED = contextlib.nullcontext()
 
 
-class SeveralRunner:
+class MultiDeviceRunner:
     """A package's code on its devices (`tilewright.targets.base.ProgramRunner`).
 
     Devices are asked for when the program first runs: code can be made where there are none. `states` are the buffers
@@ -45,7 +45,7 @@ class SeveralRunner:
         self,
         package: Package,
         threads: int,
-        target: SeveralTarget,
+        target: MultiDeviceTarget,
         states: StateBuffers | None = None,
         timed: bool = False,
     ) -> None:
@@ -79,42 +79,42 @@ class SeveralRunner:
         its = replace(self.package, target=host.name, description=description, program=program, objects=own)
         return host.load(its, self.asked)
 
-    def opened(self) -> dict[int, Device]:
+    def open_devices(self) -> dict[int, Device]:
         """The devices by number, with the constants in their memory."""
         with self.beginning:
             if not self.devices:
                 used = sorted({s.device for s in self.segments} - {HOST})
-                found = {n: self.target.members[n].opened() for n in used}
+                found = {n: self.target.members[n].open_device() for n in used}
                 for i, info in enumerate(self.program.constants):
                     if info.device in found:
                         self.constants[i] = uploaded(found[info.device], self.package.constants[i])
                 self.devices = found
         return self.devices
 
-    def context(self) -> SeveralContext:
-        return SeveralContext(self, self.opened())
+    def context(self) -> MultiDeviceContext:
+        return MultiDeviceContext(self, self.open_devices())
 
-    def timed(self) -> SeveralRunner:
+    def timed(self) -> MultiDeviceRunner:
         """The same program with time stamps; a device's clock is asked in those runs that are given memory for them."""
-        for device in self.opened().values():
+        for device in self.open_devices().values():
             device.check_clock()
-        made = SeveralRunner(self.package, self.asked, self.target, self.states, timed=True)
+        made = MultiDeviceRunner(self.package, self.asked, self.target, self.states, timed=True)
         made.constants, made.devices = self.constants, self.devices
         return made
 
 
-class SeveralContext:
+class MultiDeviceContext:
     """Memory for one run at a time: the host's arena and contexts, and what each device has."""
 
     enter = staticmethod(not_at_once)
 
-    def __init__(self, runner: SeveralRunner, devices: dict[int, Device]) -> None:
+    def __init__(self, runner: MultiDeviceRunner, devices: dict[int, Device]) -> None:
         self.runner, program = runner, runner.program
         self.program, self.segments = program, runner.segments
         self.arena = aligned_empty(max(program.devices[HOST].arena_size, 1))
         self.bounce = {n: np.empty(size, np.uint8) for n, size in bounces(program).items()}
-        self.states: list[Kept] = [
-            kept(devices.get(s.tensor.device), buffer, s.swapped)
+        self.states: list[StateOnADevice] = [
+            state_on(devices.get(s.tensor.device), buffer, s.swapped)
             for s, buffer in zip(program.states, runner.states.buffers, strict=True)
         ]
         self.memory = {n: self.on_device(n, device) for n, device in devices.items()}
@@ -165,7 +165,7 @@ class SeveralContext:
 class _Run:
     """One run: where the caller's arrays are."""
 
-    def __init__(self, context: SeveralContext, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    def __init__(self, context: MultiDeviceContext, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.context, self.inputs, self.outputs = context, inputs, outputs
         self.buffers = context.runner.states.buffers
         self.results = [*outputs, address(context.arena), *(a for b in self.buffers for a in b.addresses)]

@@ -24,7 +24,7 @@ def part(state: Any, member: Target, device: str) -> Any:
         description=member.describe(),
         device=device,
         tuned=None,
-        given=None if state.given is None else state.given.on(member),
+        external_schedules=None if state.external_schedules is None else state.external_schedules.on(member),
         **tables,
     )
 

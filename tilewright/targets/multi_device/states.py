@@ -11,7 +11,7 @@ from ..gpu.device import Device
 from ..gpu.states import DeviceState, broken
 
 
-class Kept(Protocol):
+class StateOnADevice(Protocol):
     """A state where it lies (`program.states.StateOnDevice` for the host)."""
 
     def bring(self) -> None: ...
@@ -50,10 +50,10 @@ class HostState:
         self._whole = True
 
 
-def kept(device: Device | None, host: StateBuffer, swapped: bool) -> Kept:
+def state_on(device: Device | None, host: StateBuffer, swapped: bool) -> StateOnADevice:
     """A state where a program has it, on a device or (None) the host: what other contexts there have of it, if its
     value is there now."""
-    known = host.elsewhere
+    known = host.on_device
     if device is None:
         return known if isinstance(known, HostState) else HostState(host)
     there = isinstance(known, DeviceState) and known.device is device
@@ -63,15 +63,15 @@ def kept(device: Device | None, host: StateBuffer, swapped: bool) -> Kept:
     return made
 
 
-def take(state: Kept, host: StateBuffer) -> None:
+def take(state: StateOnADevice, host: StateBuffer) -> None:
     """Before a run: the value, from wherever another program of the same states has left it."""
-    known = host.elsewhere
+    known = host.on_device
     if known is not state:
         if known is not None:
             known.fetch(host.array)
         state.replaced()
-        host.elsewhere = state
+        host.on_device = state
     state.bring()
 
 
-__all__ = ["HostState", "Kept", "kept", "take"]
+__all__ = ["HostState", "StateOnADevice", "state_on", "take"]

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
-    from .runner import SeveralRunner
+    from .runner import MultiDeviceRunner
 
 #: what the host's memory is called where none of its kernels run there
 MEMORY = "host"
 
 
-class SeveralTarget:
-    """See `tilewright.targets.base.Target`, `SeveralDevices` (the driver places calls) and `Placing`."""
+class MultiDeviceTarget:
+    """See `tilewright.targets.base.Target`, `MultiDevice` (the driver places calls) and `Placing`."""
 
     def __init__(self, members: Sequence[Any]) -> None:
         from ..gpu.on_device import OnDevice
@@ -94,16 +94,16 @@ class SeveralTarget:
         """All members, as `describe` has them: what the processor takes is the rest."""
         return [m for m in (*self.members[1:], self.host) if m is not None]
 
-    def load(self, package: Package, threads: int) -> SeveralRunner:
-        from .runner import SeveralRunner
+    def load(self, package: Package, threads: int) -> MultiDeviceRunner:
+        from .runner import MultiDeviceRunner
 
-        return SeveralRunner(package, threads, self)
+        return MultiDeviceRunner(package, threads, self)
 
-    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> SeveralRunner:
+    def load_with_states(self, package: Package, threads: int, states: StateBuffers) -> MultiDeviceRunner:
         """See `tilewright.targets.base.StateKeeper`."""
-        from .runner import SeveralRunner
+        from .runner import MultiDeviceRunner
 
-        return SeveralRunner(package, threads, self, states)
+        return MultiDeviceRunner(package, threads, self, states)
 
 
-__all__ = ["MEMORY", "SeveralTarget"]
+__all__ = ["MEMORY", "MultiDeviceTarget"]

@@ -51,14 +51,14 @@ class OffloadRunner(PartsRunner):
             raise UsageError(
                 f"`build` of {self.offload.name} returned {type(code).__name__}, which cannot be called",
                 stage="load",
-                operator=_told(operation),
+                operator=_label(operation),
                 hint="return a function of the operands and the results",
             )
         return code
 
     def failed(self, what: str, operation: Operation, e: Exception, stage: str) -> UsageError:
         message = f"{what} of {self.offload.name} failed: {type(e).__name__}: {e}"
-        return UsageError(message, stage=stage, operator=_told(operation))
+        return UsageError(message, stage=stage, operator=_label(operation))
 
     def other(self) -> OffloadRunner:
         """One for all contexts: what a run changes belongs to the functions."""
@@ -78,7 +78,7 @@ class OffloadRunner(PartsRunner):
             raise UsageError(
                 f"the code of {self.offload.name} returned {type(returned).__name__}, and should write its results",
                 stage="run",
-                operator=_told(operation),
+                operator=_label(operation),
                 hint="y[...] = ... for the last argument y",
             )
 
@@ -89,5 +89,5 @@ def _read_only(a: np.ndarray) -> np.ndarray:
     return a
 
 
-def _told(operation: Operation) -> str:
+def _label(operation: Operation) -> str:
     return f"{operation} {', '.join(operation.nodes)}".strip()

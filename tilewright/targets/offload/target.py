@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .stages import Offloaded
 
 
-class OffloadBesideHost:
+class OffloadWithHost:
     """See `tilewright.targets.base.Partitioning`, and `Annotating`: the operations are chosen at level 2."""
 
     def __init__(self, offload: Offload, host: Target) -> None:

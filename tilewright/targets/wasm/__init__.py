@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..target_bases import ByLlvm, KernelsAlone
+from ..target_bases import ByLlvm, UnlinkedKernels
 
 if TYPE_CHECKING:
     from ...program.package import Package
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .run_here import WasmRunner
 
 
-class WasmTarget(ByLlvm, KernelsAlone):
+class WasmTarget(ByLlvm, UnlinkedKernels):
     """See `tilewright.targets.base.Target`. `relaxed`: for browsers with relaxed vectors."""
 
     package = __name__

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..cross_compiled import Elsewhere
+from ..cross_compiled import CrossCompiledRunner
 from ..gpu.target import TextTarget
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ class WebTarget(TextTarget):
 
         return WGSL
 
-    def load(self, package: Package, threads: int) -> Elsewhere:
-        return Elsewhere(self.name, "export it with Executable.export; target='vulkan' runs such kernels here")
+    def load(self, package: Package, threads: int) -> CrossCompiledRunner:
+        return CrossCompiledRunner(
+            self.name, "export it with Executable.export; target='vulkan' runs such kernels here"
+        )
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         return self.join({self.name: package}, settings)

@@ -146,7 +146,7 @@ class PartsSource(StableHloSource):
         with use():
             inputs = iter([n for n, _ in program.inputs()])
             for i, argument in enumerate(program.block.arguments):
-                self.names[argument] = next(inputs) if i in program.given else "platform"
+                self.names[argument] = next(inputs) if i in program.used_arguments else "platform"
             self.add(StableHloBody("main", program.block))
 
     def add(self, body: StableHloBody) -> None:

@@ -335,7 +335,7 @@ class Shared:
         inside = all_of([within(column, s.width, t.threads), within(row, self.o.rows, t.rows)])
         result: Expr = self.mine("dot", u, "r")
         beside = None
-        if s.told:
+        if s.partials:
             first = all_of([Op("cmpi.eq", (u, index(0)), "i1"), within(row, self.o.rows, t.rows)])
             beside = only_if(first, self.o.tell(row, self.mine("best", u, "r"), self.mine("total", u, "r")))
         else:

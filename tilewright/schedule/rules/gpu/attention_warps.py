@@ -404,7 +404,7 @@ class WarpAttentionWriter:
         result: Expr = Load("results", (self.mine(i), j), F32)
         top, total = (Load(n, (self.mine(i),), F32) for n in ("top", "total"))
         last: Stmt
-        if self.s.told:
+        if self.s.partials:
             score = top if self.scaled else mul(top, self.s.number(self.s.scale))
             last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, score, total)))
         else:

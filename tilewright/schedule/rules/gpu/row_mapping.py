@@ -206,7 +206,7 @@ def choose(s: Schedule, rows: RowwiseKernel, needs: Reads, machine: Machine) -> 
         return "no team of threads fits the machine"
     best = min(teams, key=lambda t: cost(t, rows, needs, machine))
     alone = best.threads == 1 and len(rows.sums) == 1 and all(w.size == 1 for w in rows.writes)
-    if alone and not s.given:
+    if alone and not s.fixed_decisions:
         return "one thread for each row is as fast"
     numbers = list(dict.fromkeys((t.rows, t.threads) for t in teams))
     chosen = s.sample_choice("team", numbers, (best.rows, best.threads))

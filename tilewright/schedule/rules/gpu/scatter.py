@@ -212,7 +212,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     best = min(found, key=cost)
     tasks = min(slices * (s.data[-1] if size > 1 else 1), at_once(machine))
     alone = count * far + 8 * far * -(-prod(s.data) // tasks)
-    if cost(best) > WORTH * alone and not asking.given:
+    if cost(best) > WORTH * alone and not asking.fixed_decisions:
         return "looking for the updates of each slice takes longer than to go through them"
     plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
     asking.plan = f"{plan.rows} slices of a block on {plan.threads} threads each"

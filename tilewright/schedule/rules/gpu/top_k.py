@@ -77,7 +77,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
         return "browsers have no 64-bit numbers without sign"
     found = plans(t, machine)
     best = min(found, key=lambda p: cost(p, t, machine))
-    if not s.given.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
+    if not s.fixed_decisions.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one thread takes less"
     plan = TopKPlan(*s.sample_choice("plan", [p.numbers for p in found], best.numbers))
     kept = f", {plan.each} elements of each thread" if plan.each else ""

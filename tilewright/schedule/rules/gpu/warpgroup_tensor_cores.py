@@ -89,7 +89,7 @@ def pipelined(s: Schedule, p: Contraction, products: list[WarpProduct], machine:
     if not s.sample_choice("engine", (True, False), True):
         return "as was decided"
     why, before, found = "", dict(s.decisions), list(views(p))
-    for i in [s.given["view"]] if s.given.get("view") in range(len(found)) else range(len(found)):
+    for i in [s.fixed_decisions["view"]] if s.fixed_decisions.get("view") in range(len(found)) else range(len(found)):
         own = found[i]
         tile = choose(s, own, products, machine, engine=True)
         if isinstance(tile, str):
