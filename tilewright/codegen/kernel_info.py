@@ -1,4 +1,4 @@
-"""What code generation leaves of a kernel for the program that calls it."""
+"""Metadata of a compiled kernel that the program around it needs: scratch memory, packed constants, in-place pairs."""
 
 from __future__ import annotations
 

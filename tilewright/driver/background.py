@@ -1,4 +1,5 @@
-"""Compiling for single sizes beside a program for all sizes: one process at a time, of the lowest priority.
+"""Background specialization: compiles fixed-size versions while an open one serves the calls, in one process at a time,
+of the lowest priority.
 
 `runtime.background` says which sizes, and runs what is made. A process reads the model again: from its file, if that is
 still what was compiled, or from a copy that this process keeps in a file without a name. It leaves the package in the

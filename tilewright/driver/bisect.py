@@ -1,4 +1,4 @@
-"""The first part of a compilation that makes a number wrong: a pass, a kernel, a step of its schedule, or native code.
+"""Bisection of wrong results: finds the first pass, kernel, schedule step or native code that makes a number wrong.
 
 Each level is judged by its own reference interpreter on the same inputs:
 

@@ -1,4 +1,5 @@
-"""One kernel call, its loop nest after each step of its schedule, and the first step after which it is wrong."""
+"""Bisection within one kernel call: its loop nest after each step of its schedule, and the first step after which it is
+wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compilation has made so far, and what a stage of the pipeline is."""
+"""The state of a compilation, which the pipeline's stages read and write, and the definition of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Level 4 from outside: schedules that the caller gives as traces, and loop nests read back from a dumped file."""
+"""User-supplied schedules: traces from the option ``schedules``, and loop nests read back from a dumped file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling graphs in memory, whose packages are kept on disk: what any process has compiled is loaded.
+"""Compiles graphs in memory, with a disk cache of their packages.
 
 A package is found by the text of the graph and the content of its constants, and by everything else that decides what
 is made of it; see `package_cache`.

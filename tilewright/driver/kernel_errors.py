@@ -1,4 +1,4 @@
-"""What a compilation with less than f32 says of itself: which kernels multiply what, and the error of each."""
+"""The error report of a compilation in reduced precision: which kernels multiply what, and the error of each."""
 
 from __future__ import annotations
 

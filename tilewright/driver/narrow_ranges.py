@@ -1,4 +1,4 @@
-"""Ranges that nobody gave, narrowed to the sizes for which a model makes sense in one way.
+"""Narrows default ranges of dynamic dimensions to sizes for which every comparison of sizes has one answer.
 
 A model without ranges is compiled for wide ones (`runtime.open_versions`) around a point: sizes of a call, or usual
 ones. Where it asks a question that its sizes answer in two ways, the answer at the point counts, and the ranges are cut

@@ -1,4 +1,4 @@
-"""Looking inside stages: what happens after each of their passes, if somebody wants to see it.
+"""Pass instrumentation: prints, times or observes the graph after each pass of a stage.
 
 A pass is called STAGE/PASS (``simplify/fold``), and its second run in that stage ``simplify/fold#2``. With neither
 ``print_after`` of such a name, nor ``time``, nor an observer there is no `PassInstrumentation`, and passes run without

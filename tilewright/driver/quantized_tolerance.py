@@ -1,4 +1,4 @@
-"""How far the results of a quantized model may be from their reference.
+"""Error tolerance of quantized models: how far their results may be from the reference.
 
 A number near the middle between two quanta may be rounded to either: the reference adds in another order, and a model
 of integers has biases in whole numbers of quanta. What follows from one such number is as large as a quantum, whatever

@@ -1,4 +1,4 @@
-"""Folders that show a wrong part of the compiler again: what `bisect` writes, and what their ``reproduce.py`` calls."""
+"""Reproducers of wrong results: the folders that `bisect` writes, and what their ``reproduce.py`` calls."""
 
 from __future__ import annotations
 

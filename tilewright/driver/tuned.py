@@ -1,5 +1,5 @@
-"""What compilation asks of the tuning database: the schedule of a kernel, if it was tuned for this machine and still
-means the same, and why not where it is not used."""
+"""Lookup of tuned schedules in the tuning database: the schedule of a kernel, if it was tuned for this machine and
+still means the same, and why it is not used otherwise."""
 
 from __future__ import annotations
 

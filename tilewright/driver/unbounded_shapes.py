@@ -1,4 +1,4 @@
-"""Models with open shapes and no ranges: the program for all sizes is made when the model is compiled."""
+"""Models with dynamic shapes but no ranges: the program for all sizes is compiled ahead, with default ranges."""
 
 from __future__ import annotations
 

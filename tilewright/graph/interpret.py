@@ -1,4 +1,4 @@
-"""The arbiter: evaluates a level-2 graph operator by operator with the operators' NumPy references."""
+"""The reference interpreter of level 2: evaluates a graph operator by operator with the operators' NumPy references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes ask of a machine to estimate which form is faster: records without numbers.
+"""Cost records that graph passes ask of a machine to estimate which form is faster; targets give the numbers.
 
 A machine has the numbers (`schedule.machine`), and the pipeline hands them to the passes, as an option:
 ``split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}``.

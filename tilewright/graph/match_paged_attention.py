@@ -1,4 +1,5 @@
-"""Attention to keys in pages: found where these are gathered, and gathered where nothing reads them as they lie."""
+"""Recognizes paged attention where keys and values are gathered by a block table, and gathers them again where no
+kernel reads pages in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Attention of few queries to many keys in parts, for all processors of a machine with a grid of blocks."""
+"""Split-K attention (flash decoding): few queries to many keys in parts of the keys, so that all multiprocessors
+work."""
 
 from __future__ import annotations
 

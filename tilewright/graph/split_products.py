@@ -1,4 +1,4 @@
-"""Products with results for few blocks of a machine with a grid, in slices of their sums that run beside each other."""
+"""Split-K matrix products: those with too few result tiles to fill a GPU sum slices of K in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sums with few results in slices, which are summed side by side."""
+"""Two-stage reductions: long sums with few results in slices that are summed in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of level 2 made from Python, one operator after the other."""
+"""Builder of level-2 graphs from Python, one operator after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running what was scheduled: `Schedule.build` and `Schedule.source`."""
+"""Compiles and runs what was scheduled: `Schedule.build` and `Schedule.source`."""
 
 from __future__ import annotations
 

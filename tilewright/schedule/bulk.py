@@ -1,4 +1,4 @@
-"""Copies of boxes by an engine of the machine (`machine.BulkCopy`): what loops they are.
+"""Bulk copies (TMA): the loops that are one copy of a box by an engine of the machine (`machine.BulkCopy`).
 
 `read_copies` says what the loops of an `AsyncCopy` with `bulk` copy, or raises CompileError because the engine cannot;
 the check of a nest, primitives and code generators ask. A box is one loop along each of its dimensions, and what lies

@@ -1,4 +1,4 @@
-"""What the threads of a warp touch together: how much memory their accesses move, and how long shared memory takes.
+"""Coalescing analysis: the memory sectors and bank conflicts of what the threads of a warp access together.
 
 Neighbouring threads run an access at the same time. Memory gives whole sectors (`machine.CoalescedAccess`): threads
 that read numbers far apart move one each for 4 bytes. Shared memory has banks, each of which gives one word at a time:

@@ -1,5 +1,5 @@
-"""What the threads of a machine do at the same time: which loops, barriers and copies a nest may have on a machine
-(`verify`), and whether threads could touch what others write without a barrier between (`races`).
+"""Legality of nests with thread axes: which loops, barriers and copies a machine allows (`verify`), and a check for
+data races (`races`).
 
 Both are asked for nests that use more than threads with memories of their own; those are `legality`'s.
 """

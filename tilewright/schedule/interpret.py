@@ -1,4 +1,4 @@
-"""The meaning of loop nests: `interpret_nest` runs one over NumPy arrays. It is the arbiter for schedules.
+"""The reference interpreter of loop nests: `interpret_nest` runs one over NumPy arrays, and decides what is right.
 
 Iterations run in order. What a machine may do differently is checked instead (`interpret_threads`): iterations of a
 loop bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends

@@ -1,6 +1,6 @@
-"""Nests whose loops are bound to axes, as threads of a machine run them: between two barriers in any order, and copies
-end as late as they may. Here threads run one after the other from barrier to barrier; a use of one element that another
-order could change is an error. `interpret` has the statements of a single thread.
+"""The reference interpreter of nests with thread axes, which finds data races. Threads run one after the other from
+barrier to barrier, and copies end as late as they may; a use of one element that another order could change is an
+error. `interpret` has the statements of a single thread.
 """
 
 from __future__ import annotations

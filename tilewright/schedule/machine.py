@@ -1,4 +1,4 @@
-"""What a machine is to rules, fusion and the driver: a typed record of capabilities and numbers.
+"""The machine record: capabilities and numbers of a machine, typed, for rules, fusion and the driver.
 
 A target's description inherits `Machine` and says what it knows better. Rules and cost functions take their numbers
 from here and hold none that belong to one machine; no attribute is probed.

@@ -1,5 +1,5 @@
-"""Instructions that a machine has beyond vectors, as its record (`machine.Machine`) names them: products of pairs, of
-four bytes and of tiles, what lanes of a warp do together, copies by an engine."""
+"""Records of a machine's special instructions (fields of `machine.Machine`): dot products of pairs and bytes, tile and
+tensor core products, warp-level instructions, bulk copies."""
 
 from __future__ import annotations
 

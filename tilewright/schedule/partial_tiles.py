@@ -1,4 +1,5 @@
-"""Loops over partial tiles: which values they and the loops around them make together."""
+"""Index ranges of partial tiles: simplifies ``o*k + i`` where the inner loop ends at the border, ``min(k, n -
+o*k)``."""
 
 from __future__ import annotations
 

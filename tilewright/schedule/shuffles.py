@@ -1,4 +1,4 @@
-"""Memory of which each thread of an axis holds a part in registers (`machine.Memory.held_by`): how nests use it.
+"""Warp shuffles: memory whose elements the threads of an axis hold in registers (`machine.Memory.held_by`).
 
 Element i of the last dimension is thread i's. The thread alone writes it; others read it by a shuffle, an instruction
 that all threads of the axis run together, each asking for an element of any other. Between a write and a read of

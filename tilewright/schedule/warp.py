@@ -1,5 +1,4 @@
-"""Instructions that several threads run together (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): what loops
-they are.
+"""Warp-level instructions (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): the loops that one instruction runs.
 
 Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product`, `read_copy` and `read_fold`
 say what it works on, or raise CompileError because they are something else. The primitive `tensorize` and code

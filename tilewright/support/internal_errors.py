@@ -1,4 +1,4 @@
-"""Bugs of the compiler that something slower makes up for: they are logged with their traceback, and errors where
+"""Internal errors that a slower path makes up for: they are logged with their traceback, and raised where
 `TILEWRIGHT_STRICT` is set, as in tests."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes of our own that answer one request after another: what they import and build is there for the next one.
+"""Persistent child processes, which answer one request after another: imports and the MLIR context are made once.
 
     ask("from tilewright.support.persistent_process import serve; serve(lambda request: 2 * request)", 21)  # 42
 

@@ -1,4 +1,5 @@
-"""Bases of targets: those that keep kernels apart in a package, and those whose kernels become objects by LLVM."""
+"""Base classes of targets: those whose packages hold unlinked kernels, and those that compile kernels to objects
+by LLVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether everything that a stage reads and writes lies inside of its buffers.
+"""Bounds analysis: whether all accesses of a stage lie inside its buffers.
 
 A front end that takes indices from a user asks before it makes a kernel: native code checks nothing. Intervals decide,
 or, where they are too wide, the values at all points of the loops. What lies under a guard (``te.where``) is read only

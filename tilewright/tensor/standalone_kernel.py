@@ -1,4 +1,4 @@
-"""A kernel without its model: a fused module with one kernel, whose @main calls it once."""
+"""A kernel as a module of its own, without its model: @main calls it once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Timing plans of a layer by the simulator, in processes: the same plan takes the same cycles every time, so one
-measurement of each is all.
+"""Times plans of an accelerator's layer by its simulator, in processes. The same plan takes the same cycles every time,
+so that each is measured once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that compiles kernels.
+"""The worker process that compiles kernels for `pool`.
 
 It reads requests from stdin and writes answers to stdout until stdin ends. A message is two little-endian 32-bit
 lengths, a JSON object and raw bytes. A request holds a kernel at level 5, or what its maker (`pool.Job`) takes: then

@@ -1,4 +1,4 @@
-"""The primitive for instructions that do the work of several loops.
+"""The primitive `tensorize`: a block of loops becomes one instruction of the machine.
 
 An instruction is described by a loop nest that means the same. A machine lists those that it has in
 `dot_products`; `meaning` makes the nest of one. Those that several threads run together, on matrices of which each

@@ -1,4 +1,4 @@
-"""What a worker process makes of a kernel at level 3: its loop nest, its MLIR, its object code.
+"""Compiles one level-3 kernel in a worker process: loop nest, MLIR, object code.
 
 The stages of the pipeline do the same one after the other for all kernels, and the result is the same; here kernels go
 all the way by themselves, each on a core.

@@ -1,5 +1,5 @@
-"""Operators with a loop nest of their own (`direct`): operand reads are inlined, elementwise readers of the result are
-applied as it is written, and so is padding around it."""
+"""Custom kernels, whose operator writes its own loop nest (`direct`): operand reads are inlined, elementwise readers of
+the result are applied as it is written, and so is padding around it."""
 
 from __future__ import annotations
 
