@@ -1,11 +1,11 @@
-"""What kernels for GPUs do with memory and with the units of the machine, counted without a GPU: nothing is timed.
+"""What kernels for GPUs do with memory and with the threads of the machine, counted without a GPU: nothing is timed.
 
     python benchmarks/gpu_access.py                            # the six models, and 300 random chains of operators
     python benchmarks/gpu_access.py --machine vulkan --chains 50 --name gpu_access_vulkan
 
-Units of a warp that read or write together move whole sectors of memory, and wait for each other where they ask one
+Threads of a warp that read or write together move whole sectors of memory, and wait for each other where they ask one
 bank of shared memory for different words (`tilewright.schedule.coalescing`). Both are counted as multiples of what
-would do. `units` is how much longer kernels take because fewer units work than the machine needs to be busy, by the
+would do. `threads` is how much longer kernels take because fewer threads work than the machine needs to be busy, by the
 estimate that places kernels on devices (`Machine.device_costs`), with the time of the calls.
 
 The chains are those of `tests/fuzz/random_chains.py`; no rule was written for them.
@@ -28,9 +28,9 @@ sys.path.insert(0, str(HERE.parent / "tests" / "fuzz"))
 from random_chains import random_chain
 
 from tilewright.codegen.gpu.launch import LaunchAxes
+from tilewright.driver.compile_state import State
 from tilewright.driver.request import CompileRequest
 from tilewright.driver.stages import FRONT
-from tilewright.driver.state import State
 from tilewright.schedule.coalescing import Together, together
 from tilewright.schedule.work import work_of
 from tilewright.targets.base import find
@@ -44,8 +44,8 @@ WORST = 12
 
 @dataclass
 class Counted:
-    """A kernel: its accesses as multiples of what would do, and its time by estimate, as it is and if all units of the
-    machine worked."""
+    """A kernel: its accesses as multiples of what would do, and its time by estimate, as it is and if all threads of
+    the machine worked."""
 
     source: str
     kernel: str
@@ -80,8 +80,8 @@ def counted(source: Any, name: str, target: str, precision: str) -> Iterator[Cou
         found = together(nest, description)
         (sectors, memory), (_, banks) = over(found, False), over(found, True)
         own = work.precision if work.precision in costs.ceilings.compute else "f32"
-        touched, units = float(sum(work.touched)), launch.threads * prod(launch.grid)
-        times = [costs.kernel(work.flops, touched, 0.0, own, n) for n in (units, costs.units)]
+        touched, threads = float(sum(work.touched)), launch.threads * prod(launch.grid)
+        times = [costs.kernel(work.flops, touched, 0.0, own, n) for n in (threads, costs.threads)]
         worst = max(found, key=lambda t: t.needless, default=None)
         said = "" if worst is None else f"{worst.buffer} in {worst.block}: {worst.moved:.1f} for {worst.least:.1f}"
         yield Counted(name, symbol, state.schedules[symbol].rule, sectors, memory, banks, *times, said)
@@ -100,7 +100,7 @@ def distribution(kernels: list[Counted]) -> list[list[str]]:
 def markdown(report: dict) -> str:
     models = [Counted(**k) for k in report["models"]]
     chains = [Counted(**k) for k in report["chains"]]
-    rows = [["model", "kernels", "memory, all", "worst", "banks, worst", "units, all"]]
+    rows = [["model", "kernels", "memory, all", "worst", "banks, worst", "threads, all"]]
     for name in dict.fromkeys(k.source for k in models):
         own = [k for k in models if k.source == name]
         total = sum(k.sectors for k in own) / sum(k.sectors / k.memory for k in own)
@@ -118,7 +118,7 @@ def markdown(report: dict) -> str:
             f"{report['count']}`. Counted, not timed: no GPU was used.",
             "",
             "Sectors of memory that warps move, and turns that shared memory takes, as multiples of what would do; "
-            "`units`: what idle units cost, by estimate.",
+            "`threads`: what idle threads cost, by estimate.",
             "",
             *grid(rows),
             "",

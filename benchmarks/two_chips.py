@@ -7,7 +7,7 @@ import numpy as np
 
 from tilewright.targets.accelerator import Chip, ChipMemory, ComputeEngine, CopyEngine, Dim, Field, Instruction, Operand
 from tilewright.targets.accelerator.describe import ACCUMULATE, HOST, WRITE
-from tilewright.targets.accelerator.meaning import multiply_high
+from tilewright.targets.accelerator.semantics import multiply_high
 
 i32 = np.int32
 

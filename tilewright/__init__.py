@@ -30,7 +30,7 @@ _PLACES = {
     "Schedule": "schedule.schedule",
     "Options": "support.options",
     "TilewrightError": "support.errors",
-    "set_seed": "runtime.noise",
+    "set_seed": "runtime.random_seed",
     "offload": "targets.offload.api",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
@@ -38,27 +38,27 @@ _MODULES = {"errors": "support.errors", "te": "lang.te", "tune": "tune"}
 #: who carries out what an upper room of the floor plan asks of a lower one (docs/layout.md)
 for _name, _place in {
     "operators": "ops",
-    "operators with loop nests": "schedule.rules:direct_operators",
-    "operators that write once": "schedule.rules:writes_once",
-    "operators that reuse": "schedule.rules:reuses",
+    "direct_operators": "schedule.rules:direct_operators",
+    "writes_once": "schedule.rules:writes_once",
+    "reuses": "schedule.rules:reuses",
     "target": "targets.base:of",
-    "loops as an instruction": "targets.accelerator.tensorize:tensorized",
-    "chip of a file": "targets.accelerator.target:from_file",
-    "chip of a package": "targets.accelerator.target:from_package",
-    "several devices": "targets.several.target:SeveralTarget",
-    "build a kernel": "driver.kernels:build",
-    "source of a kernel": "driver.kernels:source",
-    "load a package": "runtime.load:load",
+    "tensorize": "targets.accelerator.tensorize:tensorized",
+    "chip_from_file": "targets.accelerator.target:from_file",
+    "chip_from_package": "targets.accelerator.target:from_package",
+    "multi_device_target": "targets.multi_device.target:MultiDeviceTarget",
+    "build_kernel": "driver.kernels:build",
+    "kernel_source": "driver.kernels:source",
+    "load": "runtime.load:load",
     "specialization": "driver.specialization",
-    "opener": "driver.all_sizes:opener",
-    "beside": "driver.background:beside",
+    "open_compiler": "driver.unbounded_shapes:opener",
+    "background_compiler": "driver.background:resume",
     "explain": "report.explain:explain",
-    "explain as data": "report.explain:facts",
-    "explain as a page": "report.explain:page",
-    "text of a profile": "report.profile_text:text",
-    "table of a profile": "report.profile_text:table",
-    "page of a profile": "report.profile_html:page",
-    "trace of a profile": "report.trace:trace",
+    "explain_facts": "report.explain:facts",
+    "explain_page": "report.explain:page",
+    "profile_text": "report.profile_text:text",
+    "profile_table": "report.profile_text:table",
+    "profile_page": "report.profile_html:page",
+    "profile_trace": "report.trace:trace",
 }.items():
     providers.provide(_name, f"{__name__}.{_place}")
 __all__ = ["__version__", *_PLACES, *_MODULES]
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from .runtime.entries import MultiExecutable as MultiExecutable
     from .runtime.executable import Executable as Executable
     from .runtime.load import load as load
-    from .runtime.noise import set_seed as set_seed
+    from .runtime.random_seed import set_seed as set_seed
     from .schedule.schedule import Schedule as Schedule
     from .support import errors as errors
     from .support.errors import TilewrightError as TilewrightError

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from torch import nn  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-from tilewright.compat import torch_backend, torch_open  # noqa: E402
+from tilewright.compat import torch_backend, torch_dynamic_shapes  # noqa: E402
 from tilewright.compat.torch_backend import backend  # noqa: E402
 from tilewright.frontends.torch import fx_sizes  # noqa: E402
 from tilewright.frontends.torch.fx_sizes import Range  # noqa: E402
@@ -360,7 +360,7 @@ def test_a_fault_of_ours_is_no_reason_to_fail(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("by mistake")
 
-    monkeypatch.setattr(torch_open, "ranges_of", broken)
+    monkeypatch.setattr(torch_dynamic_shapes, "ranges_of", broken)
     with pytest.warns(UserWarning, match="because of a graph: ZeroDivisionError: by mistake"):
         same(compiled(lambda x: (x + 1,))(torch.ones(3)), (torch.full((3,), 2.0),), "broken")
 

@@ -12,7 +12,7 @@ from torch.export import Dim  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright.driver import compiler  # noqa: E402
 from tilewright.errors import InputError, UnsupportedError, UsageError  # noqa: E402
-from tilewright.support import stand_ins  # noqa: E402
+from tilewright.support import size_encoding  # noqa: E402
 from tilewright.support.formulas import evaluate  # noqa: E402
 
 VOCABULARY, LONGEST = 50, 64
@@ -253,6 +253,6 @@ def test_neither_examples_nor_stand_ins_reach_the_code(monkeypatch):
         return re.sub(r"_[0-9a-f]{10}\b", "", nests), run.executable.sizes, run.call.results
 
     first = made((3, 8))
-    monkeypatch.setattr(stand_ins, "_FIRST", 70_001)
-    monkeypatch.setattr(stand_ins, "_APART", 7_000)
+    monkeypatch.setattr(size_encoding, "_FIRST", 70_001)
+    monkeypatch.setattr(size_encoding, "_APART", 7_000)
     assert made((5, 14)) == first

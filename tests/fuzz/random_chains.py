@@ -408,9 +408,9 @@ def pinned(name: str):
 def kernels_of(model, machine) -> list[Found]:
     """The kernels of a model (parts of those that were cut in two, too) as they are scheduled for a machine, and the
     members of chains."""
+    from tilewright.driver.compile_state import State
     from tilewright.driver.request import CompileRequest
     from tilewright.driver.stages import FRONT
-    from tilewright.driver.state import State
     from tilewright.schedule.executed import executed
     from tilewright.schedule.facts import kernel_facts
     from tilewright.schedule.rules.convolution import depthwise_chain

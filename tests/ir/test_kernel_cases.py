@@ -32,9 +32,9 @@ import numpy as np
 import pytest
 from support import machines
 
+from tilewright.driver.compile_state import State
 from tilewright.driver.request import CompileRequest
 from tilewright.driver.stages import stages
-from tilewright.driver.state import State
 from tilewright.ir.constants import ConstantTable
 from tilewright.ir.context import parse, use
 from tilewright.ir.graph import Graph

@@ -21,9 +21,9 @@ from support.ptxas import Taken, assembled
 from tilewright.codegen.gpu.launch import Launch
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.emitter import NvptxKernel
+from tilewright.driver.compile_state import State
 from tilewright.driver.compiler import compile_state
 from tilewright.driver.kernels import BuiltKernel
-from tilewright.driver.state import State
 from tilewright.program.package import Package
 from tilewright.schedule.nest import Nest, Pack
 from tilewright.schedule.rules import schedule

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.targets.accelerator.binary import ChipProgram, Formats, InstructionFormat, Issue, fields_of
-from tilewright.targets.accelerator.places import Dependences, walk
+from tilewright.targets.accelerator.dependences import Dependences, walk
 from tilewright.targets.chips.systolic32 import Systolic32
 
 #: arguments of the programs: bytes to load, rows of bias or multiplier, rows of shifts, what is stored

@@ -17,8 +17,8 @@ from tilewright.lang import te
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
-from tilewright.schedule.rules.gpu import row_team
-from tilewright.schedule.rules.gpu.units import processors
+from tilewright.schedule.rules.gpu import row_mapping
+from tilewright.schedule.rules.gpu.thread_binding import processors
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError, UnsupportedError, UsageError
@@ -135,7 +135,7 @@ def test_rules_see_all_compute_units():
     """Also those that count cores: 8 to each of what other machines call multiprocessors."""
     for machine in MACHINES.values():
         assert machine.cores // 8 == processors(machine) == machine.compute_units
-    assert row_team.at_once(MACHINES["gfx942"]) > row_team.at_once(MACHINES["gfx1201"])
+    assert row_mapping.at_once(MACHINES["gfx942"]) > row_mapping.at_once(MACHINES["gfx1201"])
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])

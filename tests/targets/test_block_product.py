@@ -18,7 +18,7 @@ from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
 from tilewright.driver.kernels import fused_kernels
 from tilewright.ops.block_quantized import BlockMatmul
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.rules import schedule
 from tilewright.targets.cuda.description import SM_80, SM_90A
 

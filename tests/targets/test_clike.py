@@ -32,7 +32,7 @@ SMALL = """def scale(p0: f32[100], p1: i32[100], p2: out(f32[100])):
   for i in thread(100):
     p2[i] = select(cmpi.slt(p1[i], i32(0)), mulf(p0[i], f32(0.1)), exp(p0[i]))"""
 
-#: sums of rows and, on the first unit, of all; a local array for each unit
+#: sums of rows and, on the first thread, of all; a local array for each thread
 SUMS = """def sums(p0: f32[37, 20], p1: out(f32[37]), p2: out(f32[1]), p3: out(f32[20])):
   t0 = local(f32[20])
   for i in thread(37):
@@ -67,7 +67,7 @@ def gpu(request):
 
 
 def run(gpu, nest, arrays, blocks=None):
-    """A kernel on arrays, its results written in place; `blocks` of units, for kernels that share iterations out."""
+    """A kernel on arrays, its results written in place; `blocks` of threads, for kernels that share iterations out."""
     dialect, device = gpu
     made = kernel(emit(nest, dialect), dialect)
     if blocks is not None:
@@ -149,7 +149,7 @@ def test_each_work_item_has_scratch_of_its_own():
 
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_local_arrays_that_are_large(gpu, blocks):
-    """Each unit has its own, of every type; there are fewer units where they are very large."""
+    """Each thread has its own, of every type; there are fewer threads where they are very large."""
     nest = parse_nest("""def f(p0: f32[90, 5000], p1: i64[90], p2: out(i64[90, 5000]), p3: out(f32[90])):
       for i in thread(90):
         t0 = local(f32[5000])
@@ -197,7 +197,7 @@ def test_blocks_of_a_grid_have_scratch_of_their_own(gpu):
 
 
 def test_blocks_with_shared_memory_and_barriers(gpu):
-    """A product of matrices in tiles that copies bring ahead, whose loops are shorter than there are units."""
+    """A product of matrices in tiles that copies bring ahead, whose loops are shorter than there are threads."""
     nest = finish(tiled_matmul(32, 24, 64, 8, 16).nest())
     launch = emit(nest, gpu[0]).launch
     assert (launch.block, launch.grid) == ((16, 16, 1), (3, 4, 1))
@@ -210,7 +210,7 @@ def test_blocks_with_shared_memory_and_barriers(gpu):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "i8", "i16", "i1"])
 def test_numbers_that_share_words(gpu, dtype):
-    """Each unit changes its own part of a word, and nothing else."""
+    """Each thread changes its own part of a word, and nothing else."""
     numpy = NUMPY[dtype]
     nest = parse_nest(
         f"def f(p0: {dtype}[301], p1: out({dtype}[301])):\n  for i in thread(301):\n    p1[300 - i] = p0[i]"

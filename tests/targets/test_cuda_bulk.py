@@ -19,7 +19,7 @@ from support.ptxas import assembled
 
 from tilewright.codegen.nvptx.assemble import optimized, ptx, shared_at_launch
 from tilewright.codegen.nvptx.emitter import NvptxKernel, emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import Nest

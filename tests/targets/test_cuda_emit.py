@@ -1,4 +1,4 @@
-"""Nests on a GPU's units as LLVM IR: run by the emulator of threads, against the interpreter of nests."""
+"""Nests on a GPU's threads as LLVM IR: run by the emulator of threads, against the interpreter of nests."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def k(x: f32[2048], y: out(f32[2048])):
     for i in block.x(2048):
         s0: y[i] = x[i]
 """)
-    assert "block has 1024 units, the loops on it have 2048 iterations" in message
+    assert "block has 1024 threads, the loops on it have 2048 iterations" in message
     message = refused("""
 def k(x: bf16[8], y: out(bf16[8])):
     t = shared(bf16[8])

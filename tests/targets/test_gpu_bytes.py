@@ -10,7 +10,7 @@ from tilewright import te
 from tilewright.codegen.clike.opencl import OPENCL
 from tilewright.codegen.clike.printer import emit
 from tilewright.codegen.clike.wgsl import WGSL, WGSL_64
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule

@@ -23,7 +23,7 @@ node = helper.make_node
 def own():
     """Forget what a test registers."""
     yield
-    base._BESIDE.clear()
+    base._ATTACHABLE.clear()
 
 
 def make(nodes, inputs, outputs, constants):
@@ -204,7 +204,7 @@ def test_a_saved_package_wants_the_function_again(tmp_path):
 
     tw.offload("mine", products, counting)  # the same name again: packages hold no code
     assert np.abs(tw.load(path)(X)[0] - expected(X)).max() < 1e-6 and len(ran) == 3
-    base._BESIDE.clear()
+    base._ATTACHABLE.clear()
     with pytest.raises(UsageError, match="unknown target 'mine'") as e:
         tw.load(path)
     assert "tw.offload" in e.value.hint

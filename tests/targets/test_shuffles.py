@@ -16,7 +16,7 @@ from tilewright.codegen.amdgpu import emitter as amd
 from tilewright.codegen.amdgpu.assemble import amd_assembly
 from tilewright.codegen.nvptx.assemble import ptx as ptx_text
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import NestError, interpret_nest
 from tilewright.schedule.rules.gpu import rows
@@ -64,12 +64,12 @@ def test_numbers_of_all_sizes_go_between_lanes(dtype):
 
 
 WRONG = {
-    "for l2 in lane({n}):\n                s2": ("for l2 in lane(16):\n                s2", "not all 32 units of lane"),
-    "a[w, l] =": ("a[w, xori(l, 1)] =", "another unit than that of for l in lane holds"),
+    "for l2 in lane({n}):\n                s2": ("for l2 in lane(16):\n                s2", "not all 32 threads of"),
+    "a[w, l] =": ("a[w, xori(l, 1)] =", "another thread than that of for l in lane holds"),
     "{add}(b[w, l2], b[w, max(l2 - 3, 0)])": (
         "guard(l2 < 3, b[w, l2], {add}(b[w, l2], b[w, l2 - 3]))", "under a condition"),
     "s2: y[g, w, l2] =": ("if l2 < 7:\n                    s2: y[g, w, l2] =", "under a condition"),
-    "a = exchange({dtype}[2, {n}])": ("a = exchange({dtype}[2, 16])", "16 elements for the 32 units of lane"),
+    "a = exchange({dtype}[2, {n}])": ("a = exchange({dtype}[2, 16])", "16 elements for the 32 threads of lane"),
 }  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def k(a: f32[32], n: i32[32], y: out(f32[5, 32]), m: out(i64[4, 32]), b: out(i8[
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "i8", "i16", "i1"])
 def test_numbers_that_share_words(device, dtype):
-    """Each unit changes its own part of a word, and nothing else; bits stay what they are."""
+    """Each thread changes its own part of a word, and nothing else; bits stay what they are."""
     numpy = NUMPY[dtype]
     nest = parsed(f"def f(p0: {dtype}[301], p1: out({dtype}[301])):\n  for i in thread(301):\n    p1[300 - i] = p0[i]")
     x = np.random.default_rng(6).integers(0, 2 if dtype == "i1" else 1 << 8 * numpy.itemsize - 2, 301)
@@ -148,7 +148,7 @@ def test_halves_are_rounded_once(device):
 
 
 def test_blocks_with_shared_memory_and_barriers(device):
-    """A product of matrices in tiles that copies bring ahead, whose loops are shorter than there are units."""
+    """A product of matrices in tiles that copies bring ahead, whose loops are shorter than there are threads."""
     nest = finish(tiled_matmul(32, 24, 64, 8, 16).nest())
     made = kernel(nest)
     assert (made.launch.block, made.launch.grid) == ((16, 16, 1), (3, 4, 1))
@@ -160,7 +160,7 @@ def test_blocks_with_shared_memory_and_barriers(device):
 
 
 def test_who_runs_what(device):
-    """Own memory, conditions, guards, loops for the first unit alone, elements that memory selects."""
+    """Own memory, conditions, guards, loops for the first thread alone, elements that memory selects."""
     agrees(
         device,
         """
@@ -191,7 +191,7 @@ def test_more_iterations_than_there_can_be_threads(device):
 
 
 def test_local_arrays_that_are_large(device):
-    """Each unit has its own, of every type; there are fewer units where they are very large."""
+    """Each thread has its own, of every type; there are fewer threads where they are very large."""
     text = """
 def f(p0: f32[90, 5000], p1: i64[90], p2: out(i64[90, 5000]), p3: out(f32[90])):
     for i in thread(90):

@@ -21,7 +21,7 @@ from tilewright.driver.kernels import fused_kernels
 from tilewright.graph.machine_costs import GridCosts
 from tilewright.graph.split_attention import best
 from tilewright.ir.dialect import OPERATORS
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.rules import schedule
 from tilewright.targets.base import find
@@ -30,7 +30,7 @@ from tilewright.targets.gpu.describe import GpuDescription
 
 #: the GPU, a case, and a word of what computes it
 FORMS = {
-    "units that share keys": (SM_80, Case(1, 333, 32, 48, batch=2, group=3, mask="bk"), "teams"),
+    "threads that share keys": (SM_80, Case(1, 333, 32, 48, batch=2, group=3, mask="bk"), "teams"),
     "halves": (SM_80, Case(1, 500, 64, 64, heads=2, group=4, dtype="bf16"), "teams"),
     "tiles": (SM_80, Case(20, 130, 32, 24, mask="qk", causal=True, offset=100), "tiles"),
     "warps": (SM_80, Case(3, 300, 32, 48, group=4, causal=True, offset=290, dtype="f16"), "warps"),

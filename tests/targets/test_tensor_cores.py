@@ -15,7 +15,7 @@ from tilewright import te
 from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.nest import Nest
@@ -202,7 +202,7 @@ def test_copies_run_ahead_and_rows_lie_in_different_banks():
 @pytest.mark.parametrize("m, n, k, most", [(128, 768, 768, 168), (49, 512, 4608, 168), (1024, 1024, 1024, 232)])
 def test_the_rules_own_tiles_fit_the_registers(m, n, k, most, sm, tmp_path):
     made = schedule(te.from_nest(Case(m, n, k).text()), MACHINES[sm])
-    assert made.rule == ("group_tensor_cores" if (m, sm) == (1024, "sm_90a") else "tensor_cores")
+    assert made.rule == ("warpgroup_tensor_cores" if (m, sm) == (1024, "sm_90a") else "tensor_cores")
     taken = assembled(ptx(emit(made.nest, MACHINES[sm]), MACHINES[sm].llvm), sm, tmp_path)
     assert (taken.spilled, taken.stack) == (0, 0) and taken.registers <= most
 

@@ -20,7 +20,7 @@ from tilewright.codegen.kernel_info import pack_array
 from tilewright.codegen.nvptx.assemble import ptx
 from tilewright.codegen.nvptx.emitter import emit
 from tilewright.driver.kernels import fused_kernels
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.gpu import vector_product
 from tilewright.targets.cuda.description import MACHINES, SM_80

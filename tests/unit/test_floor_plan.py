@@ -101,10 +101,10 @@ def test_imports_run_upward(here):
 
 
 def test_targets_stand_alone():
-    """What two of them need stands beside their folders, in `accelerator` (for chips), `several` (for what runs on more
-    than one device), `gpu` or in `codegen/`; but the C header that a microcontroller's objects come with is the one of
-    the target C, and a site for WebGPU is one of WebAssembly with more in it."""
-    shared = {"accelerator", "gpu", "several"}
+    """What two of them need stands beside their folders, in `accelerator` (for chips), `multi_device` (for what runs
+    on more than one device), `gpu` or in `codegen/`; but the C header that a microcontroller's objects come with is
+    the one of the target C, and a site for WebGPU is one of WebAssembly with more in it."""
+    shared = {"accelerator", "gpu", "multi_device"}
     folders = {p.parent.name for p in (PACKAGE / "targets").glob("*/__init__.py")} - shared
     wrong = []
     for name in MODULES:

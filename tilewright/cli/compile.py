@@ -361,7 +361,7 @@ def check_source(
         )
     import tilewright as tw
 
-    from ..driver.quanta import allowed
+    from ..driver.quantized_tolerance import allowed
     from ..graph.interpret import Change, interpret
 
     quiet = {**options, "print_after": (), "dump": None, "time": False, "verify": False, "stop_after": "import"}

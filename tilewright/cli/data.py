@@ -138,7 +138,7 @@ def compare(
     """(output, error, error allowed) for every expected output; CheckError lists those above it or of another shape.
 
     `quanta` is asked where an error is above the usual one: what rounding explains in a quantized model, by output
-    (`driver.quanta`).
+    (`driver.quantized_tolerance`).
     """
     unknown = [name for name in expected if name not in got]
     if unknown or not expected:

@@ -38,7 +38,7 @@ def report_slow(
       tilewright report-slow model.onnx
       tilewright report-slow model.onnx -o slow --kernel softmax
     """
-    from ..report.slow import reproducers
+    from ..report.slow_kernels import reproducers
 
     if options["stop_after"] is not None:
         raise UsageError("--stop-after leaves no kernels to report", stage="command line")

@@ -100,7 +100,7 @@ def tune_command(
             pretrained=pretrained,
         )
     table(*_outcome(report))
-    for way in report.ways:
+    for way in report.algorithms:
         note(str(way))
     failed = ", ".join(f"{n} {s}" for s, n in sorted(report.outcomes.items()) if s != "ok")
     note(

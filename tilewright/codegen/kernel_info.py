@@ -1,4 +1,4 @@
-"""What code generation leaves of a kernel for the program that calls it."""
+"""Metadata of a compiled kernel that the program around it needs: scratch memory, packed constants, in-place pairs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KernelInfo:
     unmet: tuple[str, ...] = ()
     sizes: bool = False
 
-    def told(self, report: dict[str, Any]) -> dict[str, Any]:
+    def with_unmet(self, report: dict[str, Any]) -> dict[str, Any]:
         """A kernel's part of the report (`schedule.facts.about`) with what code generation adds to it."""
         return {**report, "unmet": list(self.unmet)} if self.unmet else report
 

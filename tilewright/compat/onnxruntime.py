@@ -202,7 +202,7 @@ class InferenceSession:
             loaded: Any = load(path_or_bytes, threads=threads)
             if isinstance(loaded, MultiExecutable):
                 loaded = loaded.entry()  # there are several: an error that names them
-            self._inputs, self._outputs = ([_told(i) for i in infos] for infos in (loaded.inputs, loaded.outputs))
+            self._inputs, self._outputs = ([_io_info(i) for i in infos] for infos in (loaded.inputs, loaded.outputs))
             name = getattr(loaded, "name", None) or loaded.package.report.get("model", "")
             self._executable, self._meta = loaded, ModelMetadata("tilewright", str(name))
             return
@@ -514,7 +514,7 @@ def _type_name(dtype: str) -> str:
     return f"tensor({name.lower()})"
 
 
-def _told(info: Any) -> NodeArg:
+def _io_info(info: Any) -> NodeArg:
     """An input or output of a package."""
     kind = getattr(info, "kind", "tensor")
     if kind != "tensor":

@@ -34,7 +34,7 @@ from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..support.sizes import current
 from .torch_calls import Call, FrozenCall, boxed, call_of
-from .torch_open import DynamicShapesUnsupported, GraphVersions
+from .torch_dynamic_shapes import DynamicShapesUnsupported, GraphVersions
 from .torch_recurrent import keep_whole, take_in
 
 #: what the modes of `torch.compile` mean here

@@ -18,9 +18,9 @@ import numpy as np
 from ..runtime.executable import Executable
 from ..support.errors import UsageError
 from .compare import largest_error, random_inputs
+from .compile_state import State
 from .compiler import run
 from .request import CompileRequest
-from .state import State
 
 #: what is tried beside f32
 CANDIDATES = ("bf16", "f16")

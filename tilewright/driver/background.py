@@ -1,4 +1,5 @@
-"""Compiling for single sizes beside a program for all sizes: one process at a time, of the lowest priority.
+"""Background specialization: compiles fixed-size versions while an open one serves the calls, in one process at a time,
+of the lowest priority.
 
 `runtime.background` says which sizes, and runs what is made. A process reads the model again: from its file, if that is
 still what was compiled, or from a copy that this process keeps in a file without a name. It leaves the package in the
@@ -30,7 +31,7 @@ from ..runtime.background import Background, Stopped
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.open_executable import OpenExecutable
 from ..runtime.parts import StoredSource
-from ..support import children, kept_child
+from ..support import child_processes, persistent_process
 from ..support.budget import SECONDS
 from ..support.errors import CompileError, ModelError, TilewrightError, UsageError
 from ..support.files import own_folder
@@ -38,10 +39,10 @@ from ..support.huge_pages import release_pages
 from ..support.mapped_file import MappedFile, map_file
 from ..support.options import Options, get
 from ..targets import base
-from .all_sizes import changed
 from .out_of_process import ending, produce
 from .package_cache import CacheEntry, ModelFiles, bound
 from .request import CompileRequest
+from .unbounded_shapes import changed
 
 _CALL = "from tilewright.driver.background import serve; serve()"
 #: of a process that compiles: everything else comes first
@@ -67,7 +68,7 @@ def in_background(run: Any, source: Any, options: Options, files: Callable[[], M
     run.background = Background(maker, run.package, options.thread_count, options.specializations)
 
 
-def beside(program: OpenExecutable, stored: StoredSource, options: Options) -> None:
+def resume(program: OpenExecutable, stored: StoredSource, options: Options) -> None:
     """`in_background` for a program that was saved with its model."""
     in_background(program, protocol.compilable(stored), options, lambda: None)
 
@@ -98,7 +99,7 @@ class ProcessMaker:
         self._files = cache(files if self._file else lambda: ModelFiles("", {}))
         self._source = _kept(os.path.abspath(path) if self._file and path is not None else source, front_end)
         self._lock = threading.Lock()
-        self._child: children.Child | None = None
+        self._child: child_processes.Child | None = None
         self._stopped = False
 
     def make(self, shapes: Mapping[str, tuple[int, ...]]) -> Package:
@@ -127,20 +128,20 @@ class ProcessMaker:
                 raise Stopped
             return self._answer(child.returncode, result, log)
 
-    def _start(self, result: IO[bytes], log: IO[bytes]) -> children.Child:
+    def _start(self, result: IO[bytes], log: IO[bytes]) -> child_processes.Child:
         with self._lock:
             if self._stopped:
                 raise Stopped
             try:
                 priority = getattr(subprocess, "IDLE_PRIORITY_CLASS", 0)
-                self._child = children.start(
+                self._child = child_processes.start(
                     _CALL, stdin=subprocess.PIPE, stdout=result, stderr=log, creationflags=priority
                 )
             except OSError as e:
                 raise CompileError(f"no process can be started: {e.strerror or e}", stage="specialize") from None
             return self._child
 
-    def _send(self, child: children.Child, request: bytes) -> None:
+    def _send(self, child: child_processes.Child, request: bytes) -> None:
         """The request, then the model if it has no file. A process that ended before is not asked: its end tells."""
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -237,7 +238,7 @@ def serve() -> None:
         write_package(found, result)
         return None
 
-    if (found := kept_child.answer(work)) is not None:
+    if (found := persistent_process.answer(work)) is not None:
         result.seek(0)
         result.truncate()
         result.write(pickle.dumps(found))

@@ -1,4 +1,4 @@
-"""The first part of a compilation that makes a number wrong: a pass, a kernel, a step of its schedule, or native code.
+"""Bisection of wrong results: finds the first pass, kernel, schedule step or native code that makes a number wrong.
 
 Each level is judged by its own reference interpreter on the same inputs:
 
@@ -36,8 +36,8 @@ from . import bisect_kernel, reproduce
 from .bisect_kernel import first_wrong
 from .bisect_operator import first_wrong_lowering
 from .compare import largest_error, random_inputs
+from .compile_state import State
 from .compiler import compile_state
-from .state import State
 from .verify import KERNEL_TOLERANCE, MODEL_TOLERANCE, REDUCED_TOLERANCE, call_results
 
 #: the pass that defines a model of integers anew, within a quantum: what comes after it is compared with its result

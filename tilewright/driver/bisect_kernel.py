@@ -1,4 +1,5 @@
-"""One kernel call, its loop nest after each step of its schedule, and the first step after which it is wrong."""
+"""Bisection within one kernel call: its loop nest after each step of its schedule, and the first step after which it is
+wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..schedule.nest import For, Nest, Stmt, Store, children
 from ..schedule.schedule import Schedule
 from ..support.errors import TilewrightError
 from .compare import largest_error
-from .state import State
+from .compile_state import State
 
 #: kernels of at most this many iterations are interpreted even if their native code is right
 FEW_POINTS = 1 << 23

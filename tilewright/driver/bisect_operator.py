@@ -1,4 +1,4 @@
-"""Operators of level 2 one at a time: which of them is lowered to something else than its reference gives."""
+"""Bisection by operator: which level-2 operator is lowered to something else than its reference computes."""
 
 from __future__ import annotations
 

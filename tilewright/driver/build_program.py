@@ -1,5 +1,4 @@
-"""From a fused graph and its compiled kernels to a program: buffers, constants in the layouts kernels want, the memory
-plan."""
+"""Assembles the program of a fused graph and its compiled kernels: buffers, packed constants, the memory plan."""
 
 from __future__ import annotations
 

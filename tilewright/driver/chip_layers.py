@@ -1,4 +1,4 @@
-"""What a chip does of a model: its layers in the order of their calls, timed by its simulator, without running it."""
+"""The layers of a model that run on an accelerator, in the order of their calls, timed by its simulator."""
 
 from __future__ import annotations
 

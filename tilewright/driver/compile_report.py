@@ -7,8 +7,8 @@ from typing import Any
 
 from ..schedule.facts import about
 from ..tensor.devices import devices_of
+from .compile_state import Stage, State
 from .kernel_errors import precision_notes
-from .state import Stage, State
 
 
 def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
         notes += state.target.coprocessor.notes()
     if state.tuned is not None:
         notes += state.tuned.notes()
-        notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.ways.items()]
+        notes += [f"tuned {r.speedup:.2f}x: {layer.described(w)}" for layer, (w, r) in state.tuned.algorithms.items()]
     precision = state.options.precision
     told = {"model": state.name, "precision": precision, "levels": levels, "kernels": kernels, "notes": notes}
     return told if state.options.threads is None else {**told, "threads": state.options.threads}
@@ -33,7 +33,7 @@ def report(state: State, stages: Sequence[Stage]) -> dict[str, Any]:
 def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
     placed = {} if state.placement is None else devices_of(state.module)
     for name, scheduled in state.schedules.items():
-        known = state.infos[name].told(about(state.kernels[name], scheduled, state.stats.get(name, {})))
+        known = state.infos[name].with_unmet(about(state.kernels[name], scheduled, state.stats.get(name, {})))
         if state.placement is not None:
             known |= {"device": placed[name], "why": state.placement.of(name)}
         _remember(state, name, known)

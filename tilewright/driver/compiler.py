@@ -21,7 +21,7 @@ from ..ir.graph import Graph
 from ..runtime.executable import Executable
 from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
-from ..support import bugs
+from ..support import internal_errors
 from ..support.budget import check_time, limited
 from ..support.dims import Dim, open_dims
 from ..support.errors import ModelError, TilewrightError, UnsupportedError, UsageError
@@ -31,14 +31,14 @@ from ..support.mapped_file import check as check_files
 from ..support.progress import Progress
 from ..support.sizes import Undecided, current, open_sizes
 from ..targets.base import find
-from . import given
+from . import external_schedules
+from .compile_state import Stage, State
+from .device_pins import check_pins
 from .journal import Journal
-from .narrow import ROUNDS, narrowed
+from .narrow_ranges import ROUNDS, narrowed
 from .open_program import check_open
-from .pins import check_pins
 from .request import CompileRequest
 from .stages import stages
-from .state import Stage, State
 from .states import check_target
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Snapshot:
         _write_stage(self.stage, self.state, Path(path))
 
     def traces(self) -> dict[str, str]:
-        """The trace of every kernel, as the option ``schedules`` takes them; see `given.traces`."""
-        return given.traces(self.state)
+        """The trace of every kernel, as the option ``schedules`` takes them; see `external_schedules.traces`."""
+        return external_schedules.traces(self.state)
 
     @property
     def graph(self) -> Graph:
@@ -96,7 +96,9 @@ def run(request: CompileRequest) -> tuple[State, Any]:
     progress = Progress(shown, quiet=chosen.time or bool(chosen.print_after))
     journal = Journal.of(chosen, request.observe, progress)
     state = State(request, target, target.describe(), name=request.name, journal=journal)
-    state.given = given.Given(chosen.schedules, target, state.description) if chosen.schedules else None
+    state.external_schedules = (
+        external_schedules.ExternalSchedules(chosen.schedules, target, state.description) if chosen.schedules else None
+    )
     looked_at = chosen.verify or chosen.dump or chosen.print_after or chosen.stop_after or request.start_after
     plain = chosen.precision == "f32" and not looked_at  # else the nests themselves are wanted later
     if not request.keep and chosen.cache and plain and all_ours():
@@ -117,7 +119,7 @@ def _open_dims(request: CompileRequest) -> Sequence[Dim]:
 
 def _run_open(request: CompileRequest, dims: Sequence[Dim]) -> tuple[State, Any]:
     """`run` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one. Ranges that
-    nobody gave are narrowed to what the model asks for (`narrow`)."""
+    nobody gave are narrowed to what the model asks for (`narrow_ranges`)."""
     try:
         rounds = 0
         while True:
@@ -127,7 +129,7 @@ def _run_open(request: CompileRequest, dims: Sequence[Dim]) -> tuple[State, Any]
                     return run(request)
             except TilewrightError as e:
                 given = request.options.inputs
-                inputs = narrowed(given, list(dims), e.asks) if e.asks and given else None
+                inputs = narrowed(given, list(dims), e.size_condition) if e.size_condition and given else None
                 if inputs is None or rounds == ROUNDS or not (dims := open_dims(inputs)):
                     raise
                 request = replace(request, options=replace(request.options, inputs=inputs))
@@ -136,7 +138,7 @@ def _run_open(request: CompileRequest, dims: Sequence[Dim]) -> tuple[State, Any]
     except TilewrightError:
         raise
     except Exception as e:  # no reason for another size to fail
-        bugs.note(e, "sizes are not open")
+        internal_errors.note(e, "sizes are not open")
         raise _not_at_once(dims, f"{type(e).__name__}: {e}", "compile", None) from e
 
 
@@ -261,7 +263,7 @@ def _write_stage(stage: Stage, state: State, path: Path) -> None:
         else:
             path.write_text(stage.show(state))
             if stage.level == 4:
-                state.module.save(given.graph_file(path))
+                state.module.save(external_schedules.graph_file(path))
             if stage.level == 5 and len(state.module.constants):
                 state.module.constants.save(path.with_suffix(".constants"))
 
@@ -290,7 +292,7 @@ def _enter(state: State, after: str) -> None:
         _check_stage(state.graph, stage, path)
         state.module.verify("import")
     elif stage.name == "schedule":
-        given.enter(state, path)
+        external_schedules.enter(state, path)
     elif stage.level == 5:
         state.target.enter(state, path)
     else:

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..frontends import protocol
 from ..program.package import Package
+from ..runtime.constant_pool import ConstantPool
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
-from ..runtime.pool import ConstantPool
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import find

@@ -1,4 +1,4 @@
-"""What a compilation with less than f32 says of itself: which kernels multiply what, and the error of each."""
+"""The error report of a compilation in reduced precision: which kernels multiply what, and the error of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensor.expr import Op, walk
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compare import largest_error
-from .state import State
+from .compile_state import State
 
 
 def precision_notes(state: State) -> list[str]:

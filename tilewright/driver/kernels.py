@@ -1,4 +1,4 @@
-"""Kernels alone: native code of one scheduled loop nest, and its text at the levels below."""
+"""Standalone kernels: compiles one scheduled loop nest to native code, or to text of the levels below."""
 
 from __future__ import annotations
 

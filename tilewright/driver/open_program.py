@@ -1,4 +1,4 @@
-"""Programs with open dimensions: the plan of one for typical sizes, and the formulas for all others."""
+"""Programs with dynamic dimensions: planned for typical sizes, with formulas for all others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compiling a model file in a process of its own: MLIR and LLVM, the memory they take and a crash of theirs stay out of
 the caller's. What a program that compiles a model keeps is the compiled model.
 
-The process stays for the next compilation (`support.kept_child`).
+The process stays for the next compilation (`support.persistent_process`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..program.package import Package
 from ..runtime.executable import Executable
-from ..support import kept_child, providers
+from ..support import persistent_process, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.files import own_folder, sweep
 from ..support.options import get
@@ -22,8 +22,8 @@ from .package_cache import bound
 from .request import CompileRequest
 
 if TYPE_CHECKING:
+    from .compile_state import State
     from .package_cache import CacheEntry
-    from .state import State
 
 _CALL = "from tilewright.driver.out_of_process import serve; serve()"
 #: worker processes that stay with it
@@ -57,10 +57,10 @@ def _ask(entry: CacheEntry, request: CompileRequest) -> bool | None:
     if not sys.executable or getattr(sys, "frozen", False):
         return False
     try:
-        found = kept_child.ask(_CALL, (entry, replace(request, source=entry.model, ahead=True)))
+        found = persistent_process.ask(_CALL, (entry, replace(request, source=entry.model, ahead=True)))
     except OSError:
         return False
-    except kept_child.Ended as e:
+    except persistent_process.Ended as e:
         found = f"its process ended with {ending(e.code)}"
     except BaseException:  # interrupted, perhaps while the process writes
         sweep(get("TILEWRIGHT_CACHE"), below=True)
@@ -85,8 +85,8 @@ def ending(code: int) -> str:
 
 
 def serve() -> None:
-    """Compile, and answer with what `_written` returns or raises (`kept_child.answer`)."""
-    kept_child.serve(lambda request: kept_child.answer(_written, *request), _tidy)
+    """Compile, and answer with what `_written` returns or raises (`persistent_process.answer`)."""
+    persistent_process.serve(lambda request: persistent_process.answer(_written, *request), _tidy)
 
 
 def _tidy(changed: bool) -> None:

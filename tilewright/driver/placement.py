@@ -1,7 +1,7 @@
 """On which of several devices each kernel call runs (level 3, with fusion): by what devices can do, then by cost.
 
 Every kernel is tried on every device: scheduled by the rules for its machine, and emitted. A device that refuses one
-cannot have it. What the others take is estimated from their ceilings, the units that a nest keeps busy, and launches;
+cannot have it. What the others take is estimated from their ceilings, the threads that a nest keeps busy, and launches;
 values that cross take copies (`schedule.device_costs`). The least sum is found by minimal cuts (`program.partition`).
 The option ``place`` pins calls to devices.
 
@@ -36,7 +36,7 @@ from ..tensor.divide import symbol_of
 from ..tensor.fuse import FusionReport
 from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
-from .pins import Pins
+from .device_pins import Pins
 from .states import Found, find_states
 
 #: the device that inputs come from and outputs go to
@@ -111,7 +111,7 @@ def place(
     UsageError for pins that cannot be."""
     with use():
         trials = Trials(target, threads)
-        first = _tried(fused, Apart(target, pins) if pins.given else None, trials, pins, states)
+        first = _tried(fused, Apart(target, pins) if pins.devices else None, trials, pins, states)
         if not isinstance(first, TilewrightError) and not first[2].refused:
             return first
         second = _tried(fused, Apart(target, pins, trials), trials, pins, states)
@@ -139,9 +139,9 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
     functions = {symbol_of(f): f for f in graph.functions()}
     calls = [op for op in graph.operations() if op.name == "func.call"]
     tried = {s: trials.of(read_kernel(f)) for s, f in functions.items()}
-    told = [Told(_callee(c), location_names(c.location)) for c in calls]
-    wanted = pins.of([(t.symbol, t.names) for t in told], names)
-    costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(told, wanted, strict=True)]
+    sources = [PlacedCall(_callee(c), location_names(c.location)) for c in calls]
+    wanted = pins.of([(t.symbol, t.names) for t in sources], names)
+    costs = [_costs(t, tried[t.symbol], w, names) for t, w in zip(sources, wanted, strict=True)]
     found = [s for s in find_states(graph, states) if s.input is not None]
     values = _values(graph, calls, found)
     # more tasks: the host, which makes the inputs and reads the outputs, and the states, which may lie anywhere
@@ -152,7 +152,7 @@ def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] |
         place_argument(graph, state.input or 0, names[d])
     devices = devices[: len(calls)]
     symbols = _mark(graph, functions, calls, [names[d] for d in devices])
-    for t, symbol, d, w in zip(told, symbols, devices, wanted, strict=True):
+    for t, symbol, d, w in zip(sources, symbols, devices, wanted, strict=True):
         made.why[symbol] = _why(tried[t.symbol], d, names, w is not None)
         made.refused |= any(x.seconds == inf and x.by_device for x in tried[t.symbol])
         scheduled = tried[t.symbol][d].made
@@ -188,7 +188,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Told:
+class PlacedCall:
     """A call: its kernel, and the nodes of the source."""
 
     symbol: str
@@ -233,20 +233,20 @@ class Trials:
             return Try(_seconds(kernel, None, costs, 1))
         try:
             made = schedule_kernel(kernel, machine)
-            units = member.units(made.nest, kernel.constants)
+            threads = member.thread_count(made.nest, kernel.constants)
         except TilewrightError as e:
             return Try(inf, why=e.message)
-        return Try(_seconds(kernel, made, costs, units), made)
+        return Try(_seconds(kernel, made, costs, threads), made)
 
 
-def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, units: int) -> float:
+def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, threads: int) -> float:
     """The estimate for a kernel; what its schedule computes again counts again."""
     nest = None if made is None else made.nest
     work = work_of(kernel, nest)
     written = sum(n for p, n in zip(_params(kernel, nest), work.touched, strict=True) if p in kernel.outputs)
     again = 1.0 if made is None or made.executed is None else max(made.executed.recomputation, 1.0)
     precision = _precision(kernel, work.precision)
-    return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, units)
+    return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, threads)
 
 
 def _params(kernel: Kernel, nest: Any) -> list[str]:
@@ -264,14 +264,14 @@ def _precision(kernel: Kernel, counted: str) -> str:
 # ---- the choice -----------------------------------------------------------------------------------------------------
 
 
-def _costs(told: Told, tried: Sequence[Try], wanted: int | None, names: Sequence[str]) -> list[float]:
+def _costs(call: PlacedCall, tried: Sequence[Try], wanted: int | None, names: Sequence[str]) -> list[float]:
     """Seconds of a call by device; only one where it is pinned."""
     if wanted is not None:
         if tried[wanted].seconds == inf:
             raise UsageError(
                 f"option 'place' puts it on {names[wanted]}, which cannot run it: {tried[wanted].why}",
                 stage="fuse",
-                operator=_operator(told),
+                operator=_operator(call),
                 hint="leave it to another device",
             )
         return [t.seconds if n == wanted else inf for n, t in enumerate(tried)]
@@ -280,14 +280,14 @@ def _costs(told: Told, tried: Sequence[Try], wanted: int | None, names: Sequence
         raise UnsupportedError(
             f"none of the devices can run it: {why}",
             stage="fuse",
-            operator=_operator(told),
+            operator=_operator(call),
             hint="add the processor to the target: ...+cpu takes what others cannot",
         )
     return [t.seconds for t in tried]
 
 
-def _operator(told: Told) -> str:
-    return f"{', '.join(told.names)} (kernel {told.symbol})".strip()
+def _operator(call: PlacedCall) -> str:
+    return f"X (kernel {call.symbol})".strip()
 
 
 def _why(tried: Sequence[Try], device: int, names: Sequence[str], pinned: bool) -> str:

@@ -1,4 +1,4 @@
-"""Folders that show a wrong part of the compiler again: what `bisect` writes, and what their ``reproduce.py`` calls."""
+"""Reproducers of wrong results: the folders that `bisect` writes, and what their ``reproduce.py`` calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..ir.types import numpy_dtype
 from ..schedule.nest import Nest
 from ..schedule.parse import parse_nest
 from ..support.files import make_folder
-from ..tensor.alone import alone
 from ..tensor.interpret import interpret_graph
+from ..tensor.standalone_kernel import alone
 from .bisect_kernel import Call, WrongStep, error_of
 from .compare import largest_error
 from .compiler import Snapshot, compile_state

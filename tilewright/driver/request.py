@@ -35,7 +35,7 @@ class CompileRequest:
     #: constants are computed as they are written
     unloaded: bool = False
     #: those of the pass `winograd`, in place of what the tuning database says
-    ways: Mapping[str, str] | None = None
+    algorithms: Mapping[str, str] | None = None
     #: sees the graph after every pass, and after every stage up to `schedule`
     observe: Observer | None = None
     #: may replace constants of the package by equal ones before it is loaded

@@ -115,7 +115,7 @@ def serve(request: CompileRequest) -> Any:
     source, chosen = request.source, request.options
     made, files = obtain(request, CacheEntry.of(source, chosen) if request.start_after is None else None)
     if chosen.specialize in ("open", "background") and not isinstance(made, Executable) and not chosen.looks:
-        from .all_sizes import open_all
+        from .unbounded_shapes import open_all
 
         open_all(made, source, chosen)
     if chosen.specialize == "background":

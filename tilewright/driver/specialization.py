@@ -12,10 +12,10 @@ from typing import Any
 from ..frontends.protocol import restore, shapes_of
 from ..ir.graph import Graph
 from ..program.package import Package
+from ..runtime.constant_pool import ConstantPool
 from ..runtime.dynamic import DynamicExecutable
 from ..runtime.executable import Executable
 from ..runtime.parts import DynamicInfo, Source
-from ..runtime.pool import ConstantPool
 from ..support.errors import TilewrightError, UsageError
 from ..support.options import Options
 from ..targets.base import find

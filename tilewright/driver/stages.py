@@ -23,8 +23,8 @@ from ..support.budget import check_time
 from ..support.options import DEFAULT_TARGET, get
 from ..support.sizes import current
 from ..targets.base import Target, find
-from ..targets.several.stages import on_device
-from ..targets.state import add
+from ..targets.compile_state import add
+from ..targets.multi_device.stages import on_device
 from ..tensor.devices import device_of
 from ..tensor.divide import apply_division, symbol_of
 from ..tensor.fold_constants import fold_constants
@@ -35,9 +35,9 @@ from ..tensor.read import read_kernel
 from ..tensor.share_padding import share_padding
 from .build_program import build_program
 from .compile_report import report
-from .pins import Pins
+from .compile_state import Stage, State
+from .device_pins import Pins
 from .placement import Fused, devices_in, place
-from .state import Stage, State
 from .states import find_growing, find_states
 
 #: level-2 passes of the stages "simplify" and "layout", in order
@@ -81,10 +81,10 @@ def _passes(state: State, pipeline: str) -> bool:
 
 def _step(state: State, name: str, run: Callable[[], Any]) -> Any:
     """What a function of a stage gives, which is named, timed and looked at like a pass."""
-    from ..graph.passes import inside
+    from ..graph.passes import named_pass
 
     begin = time.perf_counter()
-    with inside(name, state.journal.stage):
+    with named_pass(name, state.journal.stage):
         made = run()
     if state.journal.looking:
         state.journal.after(name, time.perf_counter() - begin, made if isinstance(made, Graph) else state.module)
@@ -135,14 +135,14 @@ def _winograd(state: State) -> None:
 
     plain = state.options.precision == "f32"
     state.layers = layers(state.module) if plain else {}
-    tuned = _open_tuned(state) if state.layers and state.request.ways is None else None
-    found = state.request.ways or {}
+    tuned = _open_tuned(state) if state.layers and state.request.algorithms is None else None
+    found = state.request.algorithms or {}
     if tuned is not None:
         found = {str(layer): way for layer in state.layers if (way := tuned.way(layer)) is not None}
-    ways = "/".join(f"{layer}:{way}" for layer, way in found.items())
+    algorithms = "/".join(f"{layer}:{way}" for layer, way in found.items())
     d = state.description
     worth = WORTH * (1.0 if plain else d.reduced_time)
-    chosen = make("winograd", worth=worth, ways=ways, costs=d.winograd_costs)
+    chosen = make("winograd", worth=worth, algorithms=algorithms, costs=d.winograd_costs)
     _passes(state, f"{pass_text(chosen)},dce")
 
 
@@ -195,8 +195,8 @@ def schedule_kernels(state: State) -> None:
         _schedule_parts(state, state.target)
     else:
         _schedule_all(state)
-    if state.given is not None:
-        state.given.check([symbol_of(f) for f in state.module.functions()])
+    if state.external_schedules is not None:
+        state.external_schedules.check([symbol_of(f) for f in state.module.functions()])
 
 
 def _schedule_parts(state: State, target: Target) -> None:
@@ -245,7 +245,7 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
         state.kernel_done(number, len(todo))
         check_time("schedule", kernel.name)
         name = kernel.name
-        made = state.given.schedule(kernel) if state.given else None
+        made = state.external_schedules.schedule(kernel) if state.external_schedules else None
         fixed = made is not None
         if made is None and not (tuned and tuned.knows(kernel)):
             made = state.placement.tried.get(name) if state.placement is not None else None
@@ -266,7 +266,9 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
 def _take(state: State, kernel: Kernel) -> None:
     """Schedule a kernel of the processor beside the host."""
     assert state.target.coprocessor is not None
-    made = state.target.coprocessor.schedule(kernel, state.given.trace(kernel.name) if state.given else None)
+    made = state.target.coprocessor.schedule(
+        kernel, state.external_schedules.trace(kernel.name) if state.external_schedules else None
+    )
     if state.tuned is not None and made.tuned is not None:
         state.tuned.taken(kernel, made.tuned)
     state.kernels[kernel.name], state.schedules[kernel.name], state.nests[kernel.name] = kernel, made, made.nest
@@ -291,7 +293,7 @@ def _recall(state: State, kernel: Kernel, function: Any, tuned: Any) -> bool:
     """Whether an earlier compilation scheduled the same kernel in the default way."""
     if state.memo is None or current() is not None or (tuned is not None and tuned.knows(kernel)):
         return False
-    if state.given is not None and state.given.knows(kernel.name):
+    if state.external_schedules is not None and state.external_schedules.knows(kernel.name):
         return False
     text = function.operation.get_asm(use_local_scope=True)
     known = state.memo.recall(text)

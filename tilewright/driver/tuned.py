@@ -1,5 +1,5 @@
-"""What compilation asks of the tuning database: the schedule of a kernel, if it was tuned for this machine and still
-means the same, and why not where it is not used."""
+"""Lookup of tuned schedules in the tuning database: the schedule of a kernel, if it was tuned for this machine and
+still means the same, and why it is not used otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..graph.choose_winograd import WAYS, Layer
+from ..graph.choose_winograd import ALGORITHMS, Layer
 from ..schedule.machine import Machine as Description
 from ..schedule.rules import Scheduled, schedule
 from ..support.errors import TilewrightError
@@ -30,28 +30,28 @@ class Tuned:
     """Results for one compilation. A database that is not there or cannot be read is the same as an empty one;
     `problem` tells why.
 
-    `used` has the result for every kernel (by name) that was scheduled with one, `ways` the way and the result for
-    every convolution (by its sizes) whose way was measured; `unused` why a result that there is was not taken, by
+    `used` has the result for every kernel (by name) that was scheduled with one, `algorithms` the way and the result
+    for every convolution (by its sizes) whose way was measured; `unused` why a result that there is was not taken, by
     kernel or convolution.
     """
 
     machine: Machine | None
     #: the processor beside the host, if the target has one whose kernels are planned
-    beside: Machine | None = None
+    coprocessor: Machine | None = None
     database: Database | None = None
     problem: str = ""
     used: dict[str, Result] = field(default_factory=dict)
-    ways: dict[Layer, tuple[str, Result]] = field(default_factory=dict)
+    algorithms: dict[Layer, tuple[str, Result]] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def open(target: Target, description: Description, threads: int) -> Tuned:
         path = get("TILEWRIGHT_DB")
         chip = target.coprocessor
-        beside = None if chip is None else machine_beside(chip)
+        coprocessor = None if chip is None else coprocessor_machine(chip)
         host = target if chip is None else chip.host
         tuning = None if host is None else host.tuning()
-        if not (tuning or beside) or not path.is_file():
+        if not (tuning or coprocessor) or not path.is_file():
             return Tuned(None)
         from .tuning_database import Database, Machine
 
@@ -59,7 +59,7 @@ class Tuned:
         if host is not None and tuning is not None:
             features, toolchain = tuning.measured_on(description)
             machine = Machine(host.name, features, threads, toolchain)
-        return Tuned(machine, beside, Database(path, read_only=True))
+        return Tuned(machine, coprocessor, Database(path, read_only=True))
 
     def joined(self, other: Tuned) -> Tuned:
         """What was used and what was not, with that of another of several devices."""
@@ -78,12 +78,12 @@ class Tuned:
 
     def plan(self, kernel: Kernel) -> tuple[dict[str, Any], str] | None:
         """The decisions of a tuned plan for the processor beside the host, and the plan that they led to."""
-        result = self._result(kernel_key, kernel, self.beside)
+        result = self._result(kernel_key, kernel, self.coprocessor)
         return (result.decisions, result.digest) if result is not None else None
 
     def taken(self, kernel: Kernel, why: str) -> None:
         """That processor runs a kernel whose plan is known here, as tuned, or not: `why`."""
-        result = self._result(kernel_key, kernel, self.beside)
+        result = self._result(kernel_key, kernel, self.coprocessor)
         if result is not None and not why:
             self.used[kernel.name] = result
         elif result is not None:
@@ -113,10 +113,10 @@ class Tuned:
         way = result.decisions.get("way") if result is not None else None
         if result is None:
             return None
-        if way not in WAYS:
+        if way not in ALGORITHMS:
             self._leave(layer.described("direct").partition(" by ")[0], f"there is no way {way!r}")
             return None
-        self.ways[layer] = way, result
+        self.algorithms[layer] = way, result
         return str(way)
 
     def _leave(self, what: str, why: str) -> None:
@@ -141,7 +141,7 @@ class Tuned:
             return None
 
 
-def machine_beside(chip: Coprocessor) -> Machine | None:
+def coprocessor_machine(chip: Coprocessor) -> Machine | None:
     """What plans of the processor beside a host are valid for, if its kernels are planned; it has no threads."""
     from .tuning_database import Machine
 
@@ -155,4 +155,4 @@ def _note(what: str, why: str) -> str:
     return f"the tuned result of {what} was not used: {why}; tune it again"
 
 
-__all__ = ["Tuned", "machine_beside"]
+__all__ = ["Tuned", "coprocessor_machine"]

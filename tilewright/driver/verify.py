@@ -15,8 +15,8 @@ With a precision below f32 the last two comparisons only find gross errors, and 
 is reported instead (see `precision`).
 
 An error is relative to the largest value of its array. The last two comparisons allow what rounding to one of two
-quanta explains (`quanta`). Integers and booleans must be equal; where they come from comparing floats, which float64
-may decide otherwise, equal to the same IR evaluated in the model's own precision.
+quanta explains (`quantized_tolerance`). Integers and booleans must be equal; where they come from comparing floats,
+which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from ..tensor.analysis import VIEWS
 from ..tensor.interpret import interpret_function, signed
 from .build_program import build_program
 from .compare import largest_error, random_inputs
+from .compile_state import State
 from .compiler import compile_state
 from .kernel_errors import KernelError, Results, errors_against_f32, table
 from .placement import devices_in
-from .quanta import allowed
-from .state import State
+from .quantized_tolerance import allowed
 
 #: largest difference of one kernel, relative to the largest value of the array, by dtype
 KERNEL_TOLERANCE = {"f64": 1e-10, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}

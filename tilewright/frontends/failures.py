@@ -1,4 +1,4 @@
-"""What front ends say of operators that they cannot import: all of them at once."""
+"""Collects the operators that a front end cannot import, so that one error names all of them."""
 
 from __future__ import annotations
 

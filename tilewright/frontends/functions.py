@@ -1,4 +1,4 @@
-"""Functions of numbers that are formulas of several operators, as precise as the operators are.
+"""Math functions composed of several operators, as precise as the operators are.
 
 `n` appends operators, ``n("add", x, y)``; numbers mix in as constants of the dtype of the first tensor.
 """

@@ -1,4 +1,5 @@
-"""What import functions of every front end need of their nodes: moving elements about without computing."""
+"""Data movement for the import functions of all front ends: reshape, transpose, slice and the like of a node's
+tensors."""
 
 from __future__ import annotations
 

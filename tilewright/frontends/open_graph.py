@@ -12,7 +12,7 @@ from ..ir.constants import ConstantTable
 from ..ir.context import parse, use
 from ..ir.graph import Graph
 from ..ir.types import Type, from_array
-from ..runtime import noise
+from ..runtime import random_seed
 from ..runtime.parts import DynamicInfo, Entry, Source, StoredSource, plain
 from ..support.errors import UsageError
 from ..support.host_plan import Action, BodyInfo, SubgraphPlan
@@ -72,7 +72,7 @@ class GraphSource(Source):
         if self.open and not shapes:
             return None
         if shapes not in self._cuts:
-            self._cuts[shapes] = Cut(self.at(json.loads(shapes or "{}")), shapes and f"{shapes}:", (noise.KEY,))
+            self._cuts[shapes] = Cut(self.at(json.loads(shapes or "{}")), shapes and f"{shapes}:", (random_seed.KEY,))
         return self._cuts[shapes]
 
     def body(self, body: str) -> BodyInfo:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from ..ir.maker import Maker
+from ..ir.graph_builder import Maker
 from ..ir.types import type_of
 
 Values = Sequence[ir.Value]

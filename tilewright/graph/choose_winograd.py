@@ -14,12 +14,12 @@ from ..ir.types import type_of
 from ..ops.winograd import transform_weights
 from ..support.errors import UsageError
 from ..support.sizes import is_open, typical
-from .machine_costs import WinogradCosts, given
+from .machine_costs import WinogradCosts, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, rewrite, shape, static
 
 #: how a convolution can be computed: by the direct sum, by F(2x2, 3x3), by F(4x4, 3x3)
-WAYS = ("direct", "2", "4")
+ALGORITHMS = ("direct", "2", "4")
 #: Winograd's method is chosen where its estimate is at most this part of that of the direct convolution
 WORTH = 0.9
 #: channels and filters are multiples of this: the loop nest has no form for a rest, with vectors of any usual width
@@ -72,7 +72,7 @@ class Winograd:
     ``costs``), if it is at most ``worth`` of that of the direct convolution. Larger tiles save more multiplications and
     lose more digits: relative to the largest result about 3e-7 is lost with 2, as by the direct sum, and 1e-6 to 3e-6
     with 4.
-    ``ways`` says otherwise for layers of some sizes: ``1x7x7x512x512:direct/1x14x14x256x256:4``.
+    ``algorithms`` says otherwise for layers of some sizes: ``1x7x7x512x512:direct/1x14x14x256x256:4``.
 
         %0 = "tw.conv"(%x, %w, %b) {layout = "nhwc", pads = array<i64: 1, 1, 1, 1>, ...} : (tensor<1x14x14x64xf32>, ...)
     ->  %p = "tw.pad"(%x) {low = array<i64: 0, 1, 1, 0>, high = array<i64: 0, 3, 3, 0>} : ... -> tensor<1x18x18x64xf32>
@@ -82,11 +82,11 @@ class Winograd:
 
     tile: Literal["auto", "2", "4"] = "auto"
     worth: float = WORTH
-    ways: str = ""
+    algorithms: str = ""
     costs: WinogradCosts | None = None
 
     def run(self, graph: Graph) -> PassReport:
-        ways = _ways(self.ways)
+        algorithms = _algorithms(self.algorithms)
 
         @pattern("conv")
         def to_winograd(rw: Rewriter, op: ir.Operation) -> Any:
@@ -94,24 +94,24 @@ class Winograd:
             layer = layer_of(graph, op)
             if layer is None:
                 return None
-            way = self.tile if is_open(*shape(op.results[0])) else ways.get(str(layer), self.tile)
-            way = choose(layer, given(self.costs, "winograd", "costs"), self.worth) if way == "auto" else way
+            way = self.tile if is_open(*shape(op.results[0])) else algorithms.get(str(layer), self.tile)
+            way = choose(layer, required(self.costs, "winograd", "costs"), self.worth) if way == "auto" else way
             return None if way == "direct" else winograd(rw, op, int(way))
 
         return rewrite(graph, [to_winograd])
 
 
-def _ways(text: str) -> dict[str, str]:
+def _algorithms(text: str) -> dict[str, str]:
     """Sizes -> way; UsageError for anything else.
 
-    >>> _ways("1x7x7x512x512:direct/1x14x14x256x256:4")
+    >>> _algorithms("1x7x7x512x512:direct/1x14x14x256x256:4")
     {'1x7x7x512x512': 'direct', '1x14x14x256x256': '4'}
     """
     found = {}
     for item in filter(None, text.split("/")):
         layer, _, way = item.partition(":")
-        if way not in WAYS or len(layer.split("x")) != 5:
-            hint = f"write NxHxWxCHANNELSxFILTERS:WAY with one of {', '.join(WAYS)}"
+        if way not in ALGORITHMS or len(layer.split("x")) != 5:
+            hint = f"write NxHxWxCHANNELSxFILTERS:WAY with one of {', '.join(ALGORITHMS)}"
             raise UsageError(f"{item!r} is no way for a layer", stage="passes", hint=hint)
         found[layer] = way
     return found

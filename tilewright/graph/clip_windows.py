@@ -18,7 +18,7 @@ from ..ir.graph import Graph
 from ..ops.conv import spatial, with_channels
 from ..ops.windows import Clipped, clip
 from ..support.sizes import is_open
-from .machine_costs import RegionCosts, given
+from .machine_costs import RegionCosts, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
 
@@ -63,7 +63,7 @@ class SplitWindows:
     costs: RegionCosts | None = None
 
     def run(self, graph: Graph) -> PassReport:
-        divided, costs = 0, given(self.costs, "split-windows", "costs")
+        divided, costs = 0, required(self.costs, "split-windows", "costs")
         with use():
             for op in [op for op in graph.operations() if op.name == "tw.conv"]:  # once: regions stay whole
                 rw = Rewriter(graph)

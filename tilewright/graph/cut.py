@@ -25,7 +25,7 @@ from torch_mlir.dialects import func
 from ..ir import dialect
 from ..ir.context import use
 from ..ir.graph import Graph
-from ..ir.maker import Maker
+from ..ir.graph_builder import Maker
 from ..ir.types import Type, type_of
 from ..support.host_plan import Action, BodyInfo, SubgraphPlan, Tree
 from .rewrite import drop_unused_constants, names, uses

@@ -1,4 +1,4 @@
-"""The arbiter: evaluates a level-2 graph operator by operator with the operators' NumPy references."""
+"""The reference interpreter of level 2: evaluates a graph operator by operator with the operators' NumPy references."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def interpret(
 
     ``float64=True`` computes in double precision throughout: inputs, constants and the results of casts to smaller
     floats are all promoted. ``keep`` names source nodes (as in the locations) whose first result is returned as well,
-    under that name. ``change`` gives other operands to an operator's reference (`driver.quanta`). Intermediate arrays
-    are freed after their last use.
+    under that name. ``change`` gives other operands to an operator's reference (`driver.quantized_tolerance`).
+    Intermediate arrays are freed after their last use.
 
     Raises InputError if a name, shape or dtype does not fit the graph, CompileError (naming the operator) if a
     reference fails or gives another shape than the operator's type.

@@ -13,7 +13,7 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.graph import Graph
 from .layout_choice import stay_first
-from .machine_costs import ImageCosts, WinogradCosts, given
+from .machine_costs import ImageCosts, WinogradCosts, required
 from .passes import PassReport, register
 from .rewrite import Pattern, Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
 from .simplify_shape import (
@@ -71,7 +71,7 @@ class Layout:
 
     def first(self, graph: Graph) -> set[ir.Value]:
         """The results of the convolutions that stay as they are."""
-        costs, winograd = given(self.costs, "layout", "costs"), given(self.winograd, "layout", "winograd")
+        costs, winograd = required(self.costs, "layout", "costs"), required(self.winograd, "layout", "winograd")
         return stay_first(graph, self.lanes, costs, winograd)
 
 

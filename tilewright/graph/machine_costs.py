@@ -1,4 +1,4 @@
-"""What passes ask of a machine to estimate which form is faster: records without numbers.
+"""Cost records that graph passes ask of a machine to estimate which form is faster; targets give the numbers.
 
 A machine has the numbers (`schedule.machine`), and the pipeline hands them to the passes, as an option:
 ``split-sums{tile=lanes:16;vectors:32;rows:16;in_flight:8}``.
@@ -90,7 +90,7 @@ class SumTile:
 
 @dataclass(frozen=True)
 class GridCosts:
-    """A machine that runs blocks of units beside each other, to passes that take sums in parts.
+    """A machine that runs thread blocks at the same time, to passes that take sums in parts.
 
     `processors` run blocks, and are at full speed with `beside` of them; `products`: multiply-adds of one in a cycle,
     of f32, of halves and of bytes. `far`: bytes that memory gives to all of them in a cycle, `near`: that caches give
@@ -109,7 +109,7 @@ class GridCosts:
 MIDDLING = GridCosts(32, 4, (64, 64, 64), far=200, near=16, begin=1000, kernel=8000)
 
 
-def given(costs: T | None, name: str, option: str) -> T:
+def required(costs: T | None, name: str, option: str) -> T:
     """The option of a pass; UsageError without one."""
     if costs is None:
         hint = f"give it as {name}{{{option}=...}}; descriptions of machines have it (tilewright.schedule.machine)"
@@ -117,4 +117,4 @@ def given(costs: T | None, name: str, option: str) -> T:
     return costs
 
 
-__all__ = ["MIDDLING", "GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "given"]
+__all__ = ["MIDDLING", "GridCosts", "ImageCosts", "RegionCosts", "SumTile", "WinogradCosts", "required"]

@@ -289,7 +289,7 @@ def run_pipeline(
     for p in passes:
         name = name_of(p)
         begin = time.perf_counter()
-        with inside(name, stage):
+        with named_pass(name, stage):
             check_time(name)
             with context():
                 report = p.run(graph) or {}
@@ -309,7 +309,7 @@ def name_of(p: Pass) -> str:
 
 
 @contextmanager
-def inside(name: str, stage: str = "") -> Iterator[None]:
+def named_pass(name: str, stage: str = "") -> Iterator[None]:
     """Errors raised in here name the pass (see `run_pipeline`)."""
     place = f"{stage}/{name}" if stage else name
     try:

@@ -1,4 +1,4 @@
-"""What the passes on quantized models know of scales and zero points, and the numbers of a `requantize`."""
+"""Helpers for passes on quantized models: scales, zero points, and the multiplier and shift of a `requantize`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def infer_again(op: ir.Operation) -> bool:
     except OpError as e:
         where = f'tw.{name} "{", ".join(names(op))}"'
         error = CompileError(f"these shapes do not go together: {e}", stage="specialize", operator=where)
-        error.asks = e.asks
+        error.size_condition = e.size_condition
         raise error from None
     changed = [type_of(r) for r in op.results] != new
     if cls.multiple or any(o.variadic for o in cls.operands):

@@ -1,4 +1,5 @@
-"""Attention of few queries to many keys in parts, for all processors of a machine with a grid of blocks."""
+"""Split-K attention (flash decoding): few queries to many keys in parts of the keys, so that all multiprocessors
+work."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..support.dtypes import NUMPY
-from .machine_costs import GridCosts, given
+from .machine_costs import GridCosts, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, dtype, pattern, rewrite, shape, static
 
@@ -46,7 +47,7 @@ class SplitAttention:
     parts: int = 0
 
     def run(self, graph: Graph) -> PassReport:
-        costs = None if self.parts else given(self.costs, "split-attention", "costs")
+        costs = None if self.parts else required(self.costs, "split-attention", "costs")
 
         @pattern("attention", "paged_attention")
         def split(rw: Rewriter, op: ir.Operation) -> Any:

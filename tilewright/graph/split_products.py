@@ -1,4 +1,4 @@
-"""Products with results for few blocks of a machine with a grid, in slices of their sums that run beside each other."""
+"""Split-K matrix products: those with too few result tiles to fill a GPU sum slices of K in parallel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..support.dtypes import NUMPY
-from .machine_costs import GridCosts, given
+from .machine_costs import GridCosts, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, dtype, pattern, rewrite, shape, static
 from .split_attention import ALONE
@@ -52,7 +52,7 @@ class SplitProducts:
     costs: GridCosts | None = None
 
     def run(self, graph: Graph) -> PassReport:
-        costs = given(self.costs, "split-products", "costs")
+        costs = required(self.costs, "split-products", "costs")
 
         @pattern("matmul", "integer_matmul")
         def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:

@@ -1,4 +1,4 @@
-"""Running sums along few long lines in slices, which are scanned side by side."""
+"""Prefix sums along few long lines in slices that are scanned in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sums with few results in slices, which are summed side by side."""
+"""Two-stage reductions: long sums with few results in slices that are summed in parallel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from ..ops.common import axes_of
-from .machine_costs import SumTile, given
+from .machine_costs import SumTile, required
 from .passes import PassReport, register
 from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, rewrite, shape, static
 
@@ -53,7 +53,7 @@ class SplitSums:
     tile: SumTile | None = None
 
     def run(self, graph: Graph) -> PassReport:
-        tile = given(self.tile, "split-sums", "tile")
+        tile = required(self.tile, "split-sums", "tile")
 
         @pattern("matmul")
         def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:

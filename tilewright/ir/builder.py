@@ -298,7 +298,7 @@ class Builder:
     def cast(self, x: Scalar, dtype: str, saturate: bool = True, round_mode: str = "up") -> Scalar:
         """Value conversion: float to integer truncates (out of range the result is undefined), to ``i1`` is ``!= 0``.
 
-        `saturate` and `round_mode` are for the 8-bit floats of `narrow`.
+        `saturate` and `round_mode` are for the 8-bit floats of `sub_byte`.
         """
         if x.dtype in NARROW and x.dtype != dtype:
             return self.cast(decode_scalar(self, x), dtype, saturate, round_mode)

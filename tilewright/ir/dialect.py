@@ -261,7 +261,7 @@ def infer(cls: type[Operator], types: Sequence[Type | None], attrs: dict[str, An
         return as_list(cls.infer(*types, **attrs))
     except OpError as e:
         if current() is not None:
-            e.asks = lambda at: _accepts(cls, types, attrs, at)
+            e.size_condition = lambda at: _accepts(cls, types, attrs, at)
         raise
 
 

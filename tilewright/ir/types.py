@@ -1,9 +1,9 @@
 """Tensor types as plain Python values, and their translation to MLIR and NumPy.
 
 A dtype is a short string: ``f64 f32 f16 bf16  i64 i32 i16 i8  ui64 ui32 ui16 ui8  i1`` (``i1`` is bool) and ``index``
-for loop arithmetic; the dtypes of `narrow` (``f8E4M3FN i4 ...``) are stored and moved, not computed with. Level 2 keeps
-unsignedness in the type (``tensor<4xui8>``); from level 3 on integers are signless, as MLIR's arith wants them, and the
-operations say whether they are signed; narrow elements are ``i8`` there.
+for loop arithmetic; the dtypes of `sub_byte` (``f8E4M3FN i4 ...``) are stored and moved, not computed with. Level 2
+keeps unsignedness in the type (``tensor<4xui8>``); from level 3 on integers are signless, as MLIR's arith wants them,
+and the operations say whether they are signed; narrow elements are ``i8`` there.
 """
 
 from __future__ import annotations

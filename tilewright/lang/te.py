@@ -26,8 +26,8 @@ import numpy as np
 
 from ..support.dtypes import FLOATS, NUMPY, TYPES, named
 from ..support.errors import UsageError
+from ..tensor.access_bounds import outside
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
-from ..tensor.inside import outside
 from ..tensor.kernel import Kernel, Stage
 
 
@@ -191,7 +191,7 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
     >>> compute((4,), lambda i: sum(x[i, k], k), "total").shape
     (4,)
 
-    UsageError if it reads outside of a tensor, or if an index that depends on data may (`tensor.inside`):
+    UsageError if it reads outside of a tensor, or if an index that depends on data may (`tensor.access_bounds`):
 
     >>> compute((4,), lambda i: x[i + 1, 0], "y")
     Traceback (most recent call last):

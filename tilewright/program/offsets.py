@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from .place import LiveRange, place
+from .offset_search import LiveRange, place
 from .program import align_up
 from .storage import AliasSet
 

@@ -36,7 +36,7 @@ class StateBuffer:
         self.length = 0
         self._buffers = [_zeros(tensor)]
         self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
-        self.elsewhere: StateOnDevice | None = None
+        self.on_device: StateOnDevice | None = None
 
     def double(self) -> None:
         """Have a second buffer, for a program that cannot write in place."""
@@ -47,8 +47,8 @@ class StateBuffer:
     @property
     def value(self) -> np.ndarray:
         """The buffer that has the value now, of a state that grows the part that is filled."""
-        if self.elsewhere is not None:
-            self.elsewhere.fetch(self.array)
+        if self.on_device is not None:
+            self.on_device.fetch(self.array)
         return self._filled()
 
     @property
@@ -64,15 +64,15 @@ class StateBuffer:
         if self.axis is not None:
             self.length = value.shape[self.axis]
         self._filled()[...] = value
-        if self.elsewhere is not None:
-            self.elsewhere.replaced()
+        if self.on_device is not None:
+            self.on_device.replaced()
 
     def clear(self) -> None:
         """Zeros, or nothing, as it was at first."""
         self._filled()[...] = 0
         self.length = 0
-        if self.elsewhere is not None:
-            self.elsewhere.replaced()
+        if self.on_device is not None:
+            self.on_device.replaced()
 
     @property
     def addresses(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ background, once a key has been called often enough (`Demand`), while an open ve
 
 How versions are made is the matter of those who have them: `runtime/staged.py` (subgraphs),
 `runtime/open_versions.py` (models whose dimensions have no ranges), `runtime/background.py` (in another process),
-`compat/torch_open.py` (PyTorch's graphs).
+`compat/torch_dynamic_shapes.py` (PyTorch's graphs).
 What a program computes for each combination of sizes, beside its code, is kept in the same way.
 """
 

@@ -51,10 +51,10 @@ def page(e: Exploration) -> str:
     if e.refused:
         body.append(section("Refused", "Designs that cannot be, and why.", _refused(e)))
     warning = "The exploration was interrupted: designs are missing." if e.interrupted else ""
-    return document(f"Designs of {e.chip}", _told(e), body, warning=warning, style=PLAIN + _STYLE + _columns(e))
+    return document(f"Designs of {e.chip}", _subtitle(e), body, warning=warning, style=PLAIN + _STYLE + _columns(e))
 
 
-def _told(e: Exploration) -> str:
+def _subtitle(e: Exploration) -> str:
     parts = [e.doc, f"varied: {', '.join(e.varied) or 'nothing'}", f"models: {', '.join(e.models)}"]
     return "; ".join([*(p for p in parts if p), f"Tilewright {__version__}"])
 

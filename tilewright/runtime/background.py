@@ -31,9 +31,9 @@ from ..support import huge_pages
 from ..support.aligned import address
 from ..support.errors import CompileError, TilewrightError
 from ..support.numbers import count, size
-from . import indices, noise
+from . import indices, random_seed
+from .constant_pool import ConstantPool
 from .executable import Executable
-from .pool import ConstantPool
 
 log = logging.getLogger("tilewright")
 
@@ -314,11 +314,11 @@ def sizes_of_inputs(program: Program) -> SizeTable:
     """The sizes of an open program, of the inputs that callers have: not of the key of random numbers."""
     assert program.open is not None
     pairs = zip(program.inputs, program.open.inputs, strict=True)
-    return replace(program.open, inputs=tuple(dims for t, dims in pairs if t.name != noise.KEY))
+    return replace(program.open, inputs=tuple(dims for t, dims in pairs if t.name != random_seed.KEY))
 
 
 def _inputs(program: Program) -> list[TensorInfo]:
-    return [t for t in program.inputs if t.name != noise.KEY]
+    return [t for t in program.inputs if t.name != random_seed.KEY]
 
 
 def _outputs(program: Program) -> list[TensorInfo]:

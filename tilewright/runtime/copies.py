@@ -33,7 +33,7 @@ def _restored(data: bytes, threads: int, states: Mapping[str, np.ndarray]) -> An
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.tw"
         path.write_bytes(data)
-        made: Any = providers.ask("load a package")(path, threads=threads, copy=True)
+        made: Any = providers.ask("load")(path, threads=threads, copy=True)
     for name, value in states.items():
         made.states[name] = value
     return made

@@ -27,13 +27,13 @@ from ..support.host_plan import Action, BodyInfo, SubgraphPlan
 from ..support.mapped_file import MappedFile
 from ..support.options import Options
 from ..targets import base
+from .constant_pool import ConstantPool
 from .executable import Executable, threads_of
 from .lazy import LazySource
 from .open_executable import OpenExecutable, make
 from .open_parts import OpenPart, SizePattern, Term
 from .open_versions import OpenVersions
 from .parts import DynamicInfo, EmbeddedConstant, PartitionedBody, SpecializedSubgraph, StoredSource, Subgraph
-from .pool import ConstantPool
 
 if TYPE_CHECKING:
     from .dynamic import DynamicExecutable
@@ -261,7 +261,7 @@ class _Reader:
             open_versions.versions.open = [self.open_program(p, inputs, threads, pool) for p in d.get("opening", ())]
             if options.specialize == "background":
                 for program in open_versions.programs:
-                    lazy.beside(program)
+                    lazy.resume(program)
         self.bodies(executable.staged, threads, pool)
         return executable
 

@@ -36,7 +36,7 @@ from ..support.notebook import NotebookText
 from ..support.numbers import count
 from ..support.options import get
 from ..targets import base
-from . import arrays, indices, noise
+from . import arrays, indices, random_seed
 from .copies import Copyable
 from .export import export
 from .states import States
@@ -101,9 +101,9 @@ class Executable(Copyable):
             package.constants[i] = aligned_copy(constant)
         self._package = package
         program = package.program
-        #: all that the program reads: the inputs, and the key of random numbers if it draws any (`noise`)
+        #: all that the program reads: the inputs, and the key of random numbers if it draws any (`random_seed`)
         self.arguments: list[TensorInfo] = list(program.inputs)
-        self.inputs: list[TensorInfo] = [t for t in program.inputs if t.name != noise.KEY]
+        self.inputs: list[TensorInfo] = [t for t in program.inputs if t.name != random_seed.KEY]
         self._draws = len(self.inputs) < len(self.arguments)
         #: all that the program gives: the outputs, then what says whether indices were in range (`indices`)
         self.results: list[TensorInfo] = list(program.outputs)
@@ -300,8 +300,8 @@ class Executable(Copyable):
     def _with_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with a new key for random numbers, if they have none."""
         if len(args) == 1 and isinstance(args[0], Mapping):
-            return (args[0] if noise.KEY in args[0] else {**args[0], noise.KEY: noise.next_key()},)
-        return (*args, noise.next_key()) if len(args) == len(self.inputs) else args
+            return (args[0] if random_seed.KEY in args[0] else {**args[0], random_seed.KEY: random_seed.next_key()},)
+        return (*args, random_seed.next_key()) if len(args) == len(self.inputs) else args
 
     def _bind(self, args: tuple[Any, ...]) -> list[np.ndarray]:
         infos = self.arguments
@@ -404,7 +404,7 @@ class Executable(Copyable):
 
     def facts(self) -> dict[str, Any]:
         """What `explain` says, as JSON data; see `tilewright.report.explain.facts`."""
-        data: dict[str, Any] = providers.ask("explain as data")(self._package, self.memory, self.threads)
+        data: dict[str, Any] = providers.ask("explain_facts")(self._package, self.memory, self.threads)
         return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -451,7 +451,7 @@ class Executable(Copyable):
 
     def _repr_html_(self) -> str:
         """For notebooks: what it takes and gives, and its memory; the kernels unfold."""
-        text: str = providers.ask("explain as a page")(self._package, self.memory, self.threads)
+        text: str = providers.ask("explain_page")(self._package, self.memory, self.threads)
         return text
 
     def __repr__(self) -> str:

@@ -11,9 +11,9 @@ from ..support import providers
 from ..support.errors import PackageError
 from ..support.forks import wait_for
 from ..support.options import Options
+from .constant_pool import ConstantPool
 from .executable import Executable
 from .parts import Source, StoredSource
-from .pool import ConstantPool
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
@@ -40,12 +40,12 @@ class LazySource:
 
     def open(self, inputs: dict[str, Any]) -> Any:
         """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
-        return _compiler("opener")(self.store(), self.options)(inputs)
+        return _compiler("open_compiler")(self.store(), self.options)(inputs)
 
-    def beside(self, program: Any) -> None:
+    def resume(self, program: Any) -> None:
         """Enable background specialization for sizes that recur; not where the compiler is missing."""
         with suppress(PackageError):
-            _compiler("beside")(program, self.store(), self.options)
+            _compiler("background_compiler")(program, self.store(), self.options)
 
     def opens(self) -> bool:
         """Whether parts may be compiled for all sizes at once."""

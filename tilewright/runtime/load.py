@@ -48,7 +48,7 @@ def load(
         model = tw.load("model.tw", sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
     """
     if chip is not None:
-        providers.ask("chip of a file")(os.fspath(chip))
+        providers.ask("chip_from_file")(os.fspath(chip))
     file = open_package(path, copy=copy, sha256=sha256)
     dynamic = load_dynamic(file, threads, base.check)
     if dynamic is not None:

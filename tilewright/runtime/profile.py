@@ -158,23 +158,23 @@ class Profile:
 
     def trace(self) -> dict[str, Any]:
         """The run in the middle as JSON data that Perfetto and chrome://tracing open; UsageError without a timeline."""
-        trace: dict[str, Any] = providers.ask("trace of a profile")(self)
+        trace: dict[str, Any] = providers.ask("profile_trace")(self)
         return trace
 
     def html(self) -> str:
         """One page that needs nothing else: roofline, timeline of every thread, kernels with their schedules."""
-        text: str = providers.ask("page of a profile")(self)
+        text: str = providers.ask("profile_page")(self)
         return text
 
     def __str__(self) -> str:
-        text: str = providers.ask("text of a profile")(self)
+        text: str = providers.ask("profile_text")(self)
         return text
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """For notebooks: the table; `html` makes a page with drawings."""
-        text: str = providers.ask("table of a profile")(self)
+        text: str = providers.ask("profile_table")(self)
         return text
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..program.versions import Limits, making
-from ..support import bugs
 from ..support import host_operators as host
+from ..support import internal_errors
 from ..support.budget import limited
 from ..support.dtypes import NUMPY
 from ..support.errors import CompileError, ModelError, TilewrightError, UnsupportedError
@@ -211,7 +211,7 @@ class Staged:
                     part, formulas = self._assembled(stage, plan, start), formulas_of(plan.constants)
             except Exception as e:  # no reason for a call to fail
                 self.check()
-                bugs.note(e, f"{body} is compiled for each size")
+                internal_errors.note(e, f"{body} is compiled for each size")
                 why = e.message if isinstance(e, TilewrightError) else f"{type(e).__name__}: {e}"
                 log.info("%s: no program for all sizes of %s: %s", body, form, why)
                 refused = True

@@ -1,4 +1,5 @@
-"""What threads, multiprocessors and tensor cores of a GPU pay, by which rules for blocks of threads rank their forms.
+"""GPU cost record: cycles of accesses, barriers, shuffles and tensor core instructions, by which GPU rules rank their
+candidates.
 
 The numbers are estimates: from NVIDIA's documents where a comment says from what they follow, from what its assembler
 makes of kernels, and else by judgement; none was timed. They are those of every GPU whose record (`machine.Machine`)

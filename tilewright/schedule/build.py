@@ -1,4 +1,4 @@
-"""Running what was scheduled: `Schedule.build` and `Schedule.source`."""
+"""Compiles and runs what was scheduled: `Schedule.build` and `Schedule.source`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Buildable:
         >>> s.build(threads=1)(np.arange(8, dtype=np.float32))
         array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.], dtype=float32)
         """
-        return providers.ask("build a kernel")(self, threads)
+        return providers.ask("build_kernel")(self, threads)
 
     def source(self, form: str = "mlir") -> str:
         """The code of the schedule as text: ``nest`` (finished), ``mlir``, ``ll`` (LLVM IR, optimized), ``asm`` or
@@ -36,7 +36,7 @@ class Buildable:
 
         UsageError for a form that the target does not have.
         """
-        text: str = providers.ask("source of a kernel")(self, form)
+        text: str = providers.ask("kernel_source")(self, form)
         return text
 
 

@@ -1,4 +1,4 @@
-"""Copies of boxes by an engine of the machine (`machine.BulkCopy`): what loops they are.
+"""Bulk copies (TMA): the loops that are one copy of a box by an engine of the machine (`machine.BulkCopy`).
 
 `read_copies` says what the loops of an `AsyncCopy` with `bulk` copy, or raises CompileError because the engine cannot;
 the check of a nest, primitives and code generators ask. A box is one loop along each of its dimensions, and what lies
@@ -249,8 +249,8 @@ def _below(e: Op, ranges: dict[str, tuple[int, int]]) -> tuple[dict[Expr, int], 
 
 
 def not_by_all(s: AsyncCopy | Wait, around: tuple[Stmt, ...], machine: Machine) -> str:
-    """Why a bulk copy, or the wait for one, cannot stand in these statements: one unit begins it for all that share the
-    memory, and all of them wait. Empty if it can."""
+    """Why a bulk copy, or the wait for one, cannot stand in these statements: one thread begins it for all that share
+    the memory, and all of them wait. Empty if it can."""
     if machine.bulk is None:
         return f"bulk_copy({s.token}): the machine has no engine for bulk copies"
     if isinstance(s, AsyncCopy) and not s.bulk:
@@ -260,7 +260,7 @@ def not_by_all(s: AsyncCopy | Wait, around: tuple[Stmt, ...], machine: Machine) 
         axis = find_axis(machine, g.kind) if isinstance(g, For) and g.bound else None
         if isinstance(g, For) and axis is not None and axis.name in sharing:
             what = "begun" if isinstance(s, AsyncCopy) else "waited for"
-            return f"bulk_copy({s.token}) is {what} in loop {g.var} on {g.kind}: that is done for all units at once"
+            return f"bulk_copy({s.token}) is {what} in loop {g.var} on {g.kind}: that is done for all threads at once"
     return ""
 
 

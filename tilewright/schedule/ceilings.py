@@ -1,4 +1,5 @@
-"""What this machine can do at best: operations a second by precision, and bytes a second by the memory they come from.
+"""Measured rooflines of this machine: operations a second by precision, bytes a second by level of the memory
+hierarchy.
 
 Measured once for each machine, target and number of threads, by loops that do nothing else, and kept in the cache
 folder. A target that can be measured has a method ``measure_ceilings(threads) -> Ceilings``.

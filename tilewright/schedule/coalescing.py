@@ -1,9 +1,9 @@
-"""What the units of a warp touch together: how much memory their accesses move, and how long shared memory takes.
+"""Coalescing analysis: the memory sectors and bank conflicts of what the threads of a warp access together.
 
-Neighbouring units run an access at the same time. Memory gives whole sectors (`machine.UnitAccess`): units that read
-numbers far apart move one each for 4 bytes. Shared memory has banks, each of which gives one word at a time: units
-that ask one bank for different words wait for each other. Both are seen in the places that a warp touches, which are
-computed here for some warps and iterations that are drawn at random (always the same ones).
+Neighbouring threads run an access at the same time. Memory gives whole sectors (`machine.CoalescedAccess`): threads
+that read numbers far apart move one each for 4 bytes. Shared memory has banks, each of which gives one word at a time:
+threads that ask one bank for different words wait for each other. Both are seen in the places that a warp touches,
+which are computed here for some warps and iterations that are drawn at random (always the same ones).
 
     for u in block.x(32): y[u] = x[u * 64]          x moves 32 sectors where 4 would do, y moves 4
 
@@ -24,7 +24,7 @@ from ..tensor.analysis import flat
 from ..tensor.evaluate import evaluate
 from ..tensor.expr import Buffer, Expr, Load, Op, children, variables
 from .machine import Machine
-from .machine_instructions import UnitAccess
+from .machine_instructions import CoalescedAccess
 from .nest import THREAD, AsyncCopy, For, If, Nest, Stmt, Store, walk_stmts
 from .nest import children as parts
 from .warp import NOTE
@@ -60,7 +60,7 @@ class Together:
 
 
 def together(nest: Nest, machine: Machine) -> list[Together]:
-    """The accesses to memory of a finished nest whose sizes are known; none for a machine whose units are not beside
+    """The accesses to memory of a finished nest whose sizes are known; none for a machine whose threads are not beside
     each other.
 
     >>> from tilewright.schedule.parse import parse_nest
@@ -73,18 +73,18 @@ def together(nest: Nest, machine: Machine) -> list[Together]:
     >>> [(t.buffer, t.moved, t.least) for t in together(nest, SM_80)]
     [('x', 32.0, 4.0), ('y', 4.0, 4.0)]
     """
-    how = machine.unit_access
+    how = machine.coalesced_access
     if how is None:
         return []
     return list(_Walk(nest, machine, how).visit(nest.body, _Here.begin(_SAMPLES, how.together)))
 
 
 def scattered(nest: Nest, machine: Machine) -> list[str]:
-    """What units do not touch together although it is much, as sentences; empty for a nest that is well."""
-    how, said = machine.unit_access, []
+    """What threads do not touch together although it is much, as sentences; empty for a nest that is well."""
+    how, said = machine.coalesced_access, []
     found = together(nest, machine)
-    apart = "units beside each other touch memory that lies apart"
-    for shared, what in ((False, apart), (True, "units wait for banks of shared memory")):
+    apart = "neighbouring threads touch memory that lies apart"
+    for shared, what in ((False, apart), (True, "threads wait for banks of shared memory")):
         own = [t for t in found if t.shared == shared]
         moved, least = sum(t.times * t.moved for t in own), sum(t.times * t.least for t in own)
         each = 0 if how is None else how.banks * how.bank_bytes if shared else how.sector_bytes
@@ -101,18 +101,20 @@ class _DataDecide(Exception):
 
 @dataclass(frozen=True)
 class _Here:
-    """Where a walk is: values of variables by sample, unit and lane of a vector; which of them are active; how often a
-    warp comes here."""
+    """Where a walk is: values of variables by sample, thread and lane of a vector; which of them are active; how often
+    a warp comes here."""
 
     values: dict[str, Array]
     active: Array
     times: float = 1.0
     in_block: bool = False  # whether warps of a block are told apart
-    loops: dict[str, int] = field(default_factory=dict)  # iterations in a row that are looked at, of a unit's own loops
+    loops: dict[str, int] = field(
+        default_factory=dict
+    )  # iterations in a row that are looked at, of a thread's own loops
 
     @staticmethod
-    def begin(samples: int, units: int) -> _Here:
-        return _Here({}, np.ones((samples, units, 1), bool))
+    def begin(samples: int, threads: int) -> _Here:
+        return _Here({}, np.ones((samples, threads, 1), bool))
 
     def bind(self, var: str, value: Array, extent: Array, times: float) -> _Here:
         active = self.active & (value < extent)
@@ -123,7 +125,7 @@ class _Here:
 class _Walk:
     nest: Nest
     machine: Machine
-    how: UnitAccess
+    how: CoalescedAccess
     draw: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def __post_init__(self) -> None:
@@ -136,18 +138,18 @@ class _Walk:
         self.team = next((limits[k] for k in ("lane", "member") if k in self.count), 0)
         teams = max(self.count.get("warp", 1), self.count.get("group", 1))
         sides = [self.count.get(f"block.{d}", 1) for d in "xyz"]
-        self.units = teams * self.team if self.team else prod(sides)
-        warps = -(-self.units // self.how.together)
+        self.threads = teams * self.team if self.team else prod(sides)
+        warps = -(-self.threads // self.how.together)
         which = self.draw.integers(warps, size=(_SAMPLES, 1, 1))
-        unit = which * self.how.together + np.arange(self.how.together)[None, :, None]
+        thread = which * self.how.together + np.arange(self.how.together)[None, :, None]
         self.warps = warps
-        self.inside = unit < self.units
+        self.inside = thread < self.threads
         self.number = {
-            "block.x": unit % sides[0],
-            "block.y": unit // sides[0] % sides[1],
-            "block.z": unit // (sides[0] * sides[1]),
-            **{k: unit % self.team for k in ("lane", "member") if self.team},
-            **{k: unit // self.team for k in ("warp", "group") if self.team},
+            "block.x": thread % sides[0],
+            "block.y": thread // sides[0] % sides[1],
+            "block.z": thread // (sides[0] * sides[1]),
+            **{k: thread % self.team for k in ("lane", "member") if self.team},
+            **{k: thread // self.team for k in ("warp", "group") if self.team},
         }
 
     def visit(self, s: Stmt, here: _Here) -> Iterator[Together]:
@@ -260,7 +262,8 @@ class _Walk:
             yield Together(buffer, shared, writes, s.block, here.times * share, mean[0], mean[1])
 
     def requests(self, b: Buffer, place: Array, active: Array) -> tuple[Array, Array, int]:
-        """First bytes of what units ask for at a time, [request, unit], who does, and how many bytes one asks for."""
+        """First bytes of what threads ask for at a time, [request, thread], who does, and how many bytes one asks
+        for."""
         nbytes = NUMPY[b.dtype].itemsize
         width = place.shape[2]
         run = bool(width > 1 and (np.diff(place, axis=2) == 1)[active[:, :, 1:]].all())
@@ -307,7 +310,7 @@ class _Walk:
         first, active, nbytes = self.requests(b, place, active)
         word, banks = self.how.bank_bytes, self.how.banks
         size = max(nbytes, word)
-        group = max(banks * word // size, 1)  # units whose words come at once
+        group = max(banks * word // size, 1)  # threads whose words come at once
         found, least = [], []
         for f, a in zip(first, active, strict=True):
             total = needed = 0

@@ -1,4 +1,4 @@
-"""Choices that rules leave open, so that a tuner can take them."""
+"""Tunable decisions: choices that rules leave to a tuner."""
 
 from __future__ import annotations
 

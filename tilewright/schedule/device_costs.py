@@ -22,25 +22,25 @@ _CACHE_BYTES_PER_CYCLE = 32.0
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """`units` have to work at the same time to reach the ceilings; fewer reach that part of them. `launch_seconds`: of
-    a kernel call. `copy_seconds`, `copy_bytes_per_second`: of a copy from or to the host's memory.
+    """`threads` have to work at the same time to reach the ceilings; fewer reach that part of them. `launch_seconds`:
+    of a kernel call. `copy_seconds`, `copy_bytes_per_second`: of a copy from or to the host's memory.
 
     >>> slow = Ceilings("", 1, {"f32": 1e9}, (Level("memory", None, 1e9, 1e9, 1e9),))
-    >>> costs = DeviceCosts(slow, units=100, launch_seconds=1e-6, copy_seconds=1e-5, copy_bytes_per_second=1e9)
+    >>> costs = DeviceCosts(slow, threads=100, launch_seconds=1e-6, copy_seconds=1e-5, copy_bytes_per_second=1e9)
     >>> f"{costs.copy(10_000):.0e}"
     '2e-05'
     """
 
     ceilings: Ceilings
-    units: int = 1
+    threads: int = 1
     launch_seconds: float = 1e-6
     copy_seconds: float = 0.0
     copy_bytes_per_second: float = float("inf")
 
-    def kernel(self, operations: float, read: float, written: float, precision: str, units: int) -> float:
-        """Seconds of a kernel that so many units run: the arithmetic, or the memory where that takes longer."""
+    def kernel(self, operations: float, read: float, written: float, precision: str, threads: int) -> float:
+        """Seconds of a kernel that so many threads run: the arithmetic, or the memory where that takes longer."""
         memory = self.ceilings.level(read + written).seconds(read, written)
-        busy = min(units / self.units, 1.0)
+        busy = min(threads / self.threads, 1.0)
         return self.launch_seconds + max(operations / self.ceilings.peak(precision), memory) / busy
 
     def copy(self, nbytes: int) -> float:
@@ -66,12 +66,12 @@ def of_processor(machine: Machine, threads: int) -> DeviceCosts:
 
 
 def of_device(
-    f32: float, memory: float, units: int, launch: float, copy: float, copy_bytes: float, **compute: float
+    f32: float, memory: float, threads: int, launch: float, copy: float, copy_bytes: float, **compute: float
 ) -> DeviceCosts:
-    """Of a device with memory of its own: operations a second (in other precisions too), bytes a second, units;
+    """Of a device with memory of its own: operations a second (in other precisions too), bytes a second, threads;
     seconds of a call and of a copy, and bytes of one a second."""
     level = Level("memory", None, memory, memory, memory)
-    return DeviceCosts(Ceilings("", 1, {"f32": f32, **compute}, (level,)), units, launch, copy, copy_bytes)
+    return DeviceCosts(Ceilings("", 1, {"f32": f32, **compute}, (level,)), threads, launch, copy, copy_bytes)
 
 
 __all__ = ["DeviceCosts", "of_device", "of_processor"]

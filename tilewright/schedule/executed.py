@@ -4,7 +4,7 @@ A kernel's own work is what its stages say, each element once. A schedule may do
 it is needed (a fused producer), works without vectors, gathers what lies in a row somewhere else, or keeps more to
 itself than a cache holds. Each of these is counted here; `Executed.reasons` says which of them go too far.
 
-Lanes of a vector that are masked off, what an instruction of several units computes beyond a result, and sums that
+Lanes of a vector that are masked off, what an instruction of several threads computes beyond a result, and sums that
 several accumulators hold, are no second computation of anything;
 an operator with a loop nest of its own (attention, Winograd's method) is what its nest does.
 """
@@ -44,7 +44,7 @@ TOO_MUCH = 1.5
 #: a loop without vectors is large from this many cycles on (some microseconds: on no machine is less worth a word), and
 #: if it is this part of the kernel
 LARGE, PART = 1 << 15, 0.25
-#: what all units of a machine compute in so many seconds is nothing, however often it is computed
+#: what all threads of a machine compute in so many seconds is nothing, however often it is computed
 NOTHING = 1e-7
 #: values of loop variables that a condition, or the extent of an inner loop, is tried with, at most
 _SAMPLES = 256
@@ -182,12 +182,12 @@ class _Count:
 
     def __init__(self, nest: Nest, machine: Machine | None, results: frozenset[str] = frozenset()) -> None:
         self.buffers, self.machine = nest.buffers(), machine
-        #: private arrays that no stage of the kernel asks for: they hold parts of sums; and those that units share
+        #: private arrays that no stage of the kernel asks for: they hold parts of sums; and those that threads share
         self.parts = {n for n, b in self.buffers.items() if b.scope in ("register", "local")} - results
         self.shared = {n for n, b in self.buffers.items() if b.scope not in ("param", "register", "local")} - results
         #: whether the machine's threads have vectors, and are not lanes of something larger themselves
         self.vectors = machine is None or (lanes(machine) > 1 and not any(a.inside for a in machine.axes))
-        self.together = 0.0  # operations of instructions that several units run together
+        self.together = 0.0  # operations of instructions that several threads run together
         self.operations = self.stored = self.bytes = self.cycles = self.scalar = self.gathered = 0.0
         self.known: dict[int, _Cost] = {}
 
@@ -243,7 +243,9 @@ class _Count:
             NUMPY[self.buffers[n].dtype].itemsize for n in (*(x.buffer for x in loads), *(t.buffer for t in written))
         )
         needless = ""
-        spread = any(f.bound and f.kind != THREAD for f in around)  # units of a machine beside each other are its lanes
+        spread = any(
+            f.bound and f.kind != THREAD for f in around
+        )  # threads of a machine beside each other are its lanes
         could = gathers if vector is not None else self.vectors
         if could and not instruction and not spread:
             row = self.row(s, around, 2 if vector is None else max(wide // 2, 2), vector is None)
@@ -318,7 +320,7 @@ def _combines(s: Store, parts: set[str]) -> bool:
 
 
 def _adds_up(e: Expr, parts: set[str]) -> bool:
-    """Whether a value is made of elements of one of these arrays by one combiner: units add up what they share."""
+    """Whether a value is made of elements of one of these arrays by one combiner: threads add up what they share."""
     ops = {x.op for x in walk(e) if isinstance(x, Op) and x.dtype != "index"}
     arrays = {x.buffer for x in loads(e)}
     values = all(isinstance(x, (Op, Load)) or x.dtype == "index" for x in walk(e))

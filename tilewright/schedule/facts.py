@@ -1,5 +1,5 @@
-"""What the compiler tells of a kernel for `explain` and `profile`: its work, its schedule, and whether it fell to a
-rule that is not made for it."""
+"""What `explain` and `profile` show of a kernel: its work, its schedule, and whether it fell to a rule that is not made
+for it."""
 
 from __future__ import annotations
 

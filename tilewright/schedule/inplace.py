@@ -1,6 +1,6 @@
-"""Which results of a kernel may take the place of an operand: those that read each element just where they write it,
-those of chains that run row by row, if what is written lies behind what is still read, and those that begin as a copy
-of it."""
+"""In-place analysis: which results of a kernel may share memory with an operand. Those that read each element just
+where they write it, those of chains that run row by row, if what is written lies behind what is still read, and
+those that begin as a copy of it."""
 
 from __future__ import annotations
 

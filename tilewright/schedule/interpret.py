@@ -1,8 +1,8 @@
-"""The meaning of loop nests: `interpret_nest` runs one over NumPy arrays. It is the arbiter for schedules.
+"""The reference interpreter of loop nests: `interpret_nest` runs one over NumPy arrays, and decides what is right.
 
-Iterations run in order. What a machine may do differently is checked instead (`interpret_units`): iterations of a loop
-bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends when
-it is waited for. Memory that the axis's units do not share belongs to each of them alone.
+Iterations run in order. What a machine may do differently is checked instead (`interpret_threads`): iterations of a
+loop bound to an axis must not touch what others write unless there is a barrier between, and an asynchronous copy ends
+when it is waited for. Memory that the axis's threads do not share belongs to each of them alone.
 
 Accesses outside a buffer, reads of elements never written, and results left unwritten are errors with the buffer, the
 index and the statement.
@@ -21,13 +21,13 @@ import numpy as np
 from ..support.errors import TilewrightError
 from ..tensor.evaluate import NUMPY, evaluate
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, children, variables, walk
-from .concurrent import is_plain, verify
+from .concurrency import is_plain, verify
 from .machine import Machine
 from .nest import Alloc, For, If, Nest, Seq, Stmt, Store, stores, writes
 
 #: at most this many iterations are computed at once
 POINTS = 1 << 18
-# who wrote an element: nobody, all units; then single ones
+# who wrote an element: nobody, all threads; then single ones
 UNSET, EVERY = -1, 0
 
 Env = dict[str, np.ndarray]
@@ -55,9 +55,9 @@ def interpret_nest(nest: Nest, arrays: dict[str, np.ndarray], machine: Machine |
     >>> interpret_nest(parse_nest(text), {"p0": np.array([1, 2, 3], np.float32)})
     {'p1': array([2., 4., 6.], dtype=float32)}
     """
-    from .interpret_units import UnitInterpreter
+    from .interpret_threads import ThreadInterpreter
 
-    kind = Interpreter if is_plain(nest.body) else UnitInterpreter
+    kind = Interpreter if is_plain(nest.body) else ThreadInterpreter
     return kind(nest, machine or Machine()).run(arrays)
 
 
@@ -68,8 +68,8 @@ class Memory:
     buffer: Buffer
     data: np.ndarray
     writer: np.ndarray
-    shared: bool  # seen by several units
-    own: tuple[bool, ...] = ()  # of which axes every unit has a part of its own
+    shared: bool  # seen by several threads
+    own: tuple[bool, ...] = ()  # of which axes every thread has a part of its own
     parts: dict[tuple[int | None, ...], Memory] = field(default_factory=dict)
     # since before it was allocated: who wrote an element last, when, and who read it when
     readers: dict[int, np.ndarray] = field(default_factory=dict)
@@ -99,12 +99,12 @@ class Memory:
 
 @dataclass
 class Interpreter:
-    """Runs what one unit does."""
+    """Runs what one thread does."""
 
     nest: Nest
     machine: Machine
     memory: dict[str, Memory] = field(default_factory=dict)
-    unit: int = EVERY  # who runs now, as in Memory.writer
+    thread: int = EVERY  # who runs now, as in Memory.writer
     known: dict[int, tuple[Expr, set[str], bool]] = field(default_factory=dict)  # see `facts`
     at: str = ""  # the statement that runs, for messages
 
@@ -357,7 +357,7 @@ class Interpreter:
         """Write some elements."""
         m = self.memory[t.buffer]
         m.data[p] = values
-        m.writer[p] = self.unit
+        m.writer[p] = self.thread
 
     # ---- expressions ----
 

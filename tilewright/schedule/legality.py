@@ -1,5 +1,4 @@
-"""What every schedule must satisfy, whatever primitives led to it. `check` gives the first reason why a nest is not
-legal.
+"""Legality checks of loop nests, whatever primitives made them. `check` gives the first reason why a nest is not legal.
 
 Primitives refuse what they can see to be wrong; what depends on the whole nest (threads, lanes, unfinished sums,
 variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone.

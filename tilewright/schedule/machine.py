@@ -1,4 +1,4 @@
-"""What a machine is to rules, fusion and the driver: a typed record of capabilities and numbers.
+"""The machine record: capabilities and numbers of a machine, typed, for rules, fusion and the driver.
 
 A target's description inherits `Machine` and says what it knows better. Rules and cost functions take their numbers
 from here and hold none that belong to one machine; no attribute is probed.
@@ -21,13 +21,13 @@ from .block_costs import MatrixCosts, Occupancy, ThreadCosts
 from .device_costs import DeviceCosts, of_processor
 from .machine_instructions import (
     BulkCopy,
+    CoalescedAccess,
     DotProduct,
     PairProduct,
     Rate,
     RegisterTrade,
     TileCosts,
     TileProduct,
-    UnitAccess,
     WarpFold,
     WarpLoad,
     WarpProduct,
@@ -49,13 +49,14 @@ M = TypeVar("M", bound="Machine")
 
 @dataclass(frozen=True)
 class Axis:
-    """Units of a machine that run at the same time, to which loops can be bound (``for i in name(64)``).
+    """A thread axis of a machine, to which loops can be bound (``for i in name(64)``): its threads run at the same
+    time. A thread of the axis ``grid`` is a block, one of ``warp`` is a warp.
 
-    `limit`: how many units there are at most; iteration i runs on unit i. None: iterations are shared out among as many
-    units as there are, and it is not known which of them run on one unit. `inside`: the axis whose units each have
-    these. `barriers`: the names of those at which these units wait for each other. `dims` ("x", "y"): loops are bound
-    to ``name.x`` and ``name.y``, which have `limit` units together, and each of them at most that of `sides`. `kind`:
-    what a loop becomes, where it is no loop of units of their own ("vector").
+    `limit`: how many threads there are at most; iteration i runs on thread i. None: iterations are divided among as
+    many threads as there are, and it is not known which thread runs which of them. `inside`: the axis each of whose
+    threads has these. `barriers`: the names of those at which these threads wait for each other. `dims` ("x", "y"):
+    loops are bound to ``name.x`` and ``name.y``, which have `limit` threads together, and each of them at most that of
+    `sides`. `kind`: what a loop becomes, where it has no threads of its own ("vector").
 
     >>> grid = Axis("grid", 1 << 20, dims=("x", "y"), sides=(1 << 16, 1 << 10))
     >>> grid.names, grid.side("grid.y")
@@ -71,7 +72,7 @@ class Axis:
     kind: str = ""
 
     def side(self, name: str) -> int | None:
-        """The units along ``name.x`` at most; None if all of `limit` may be along it."""
+        """The threads along ``name.x`` at most; None if all of `limit` may be along it."""
         return self.sides[self.names.index(name)] if self.sides else self.limit
 
     @property
@@ -82,12 +83,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory that buffers of a nest can be in: `bytes`, the axes whose units share one, and what its addresses are
-    multiples of. Units of other axes each have a memory of their own. The name stands in the text of nests: an
+    """A memory that buffers of a nest can be in: `bytes`, the axes whose threads share one, and what its addresses are
+    multiples of. Threads of other axes each have a memory of their own. The name stands in the text of nests: an
     identifier, and no word of Python's (``global``).
 
-    `held_by`: an axis whose unit i holds the elements i of the last dimension in registers: it alone writes them, and
-    what another unit reads of them is a shuffle, which all units of the axis run together (`schedule/exchange.py`).
+    `held_by`: an axis whose thread i holds the elements i of the last dimension in registers: it alone writes them, and
+    what another thread reads of them is a shuffle, which all threads of the axis run together (`schedule/shuffles.py`).
     """
 
     name: str
@@ -210,7 +211,7 @@ class Machine:
 
     @property
     def warp_products(self) -> tuple[WarpProduct, ...]:
-        """The instructions on matrices that several units hold in parts."""
+        """The instructions on matrices that several threads hold in parts."""
         return ()
 
     @property
@@ -230,7 +231,7 @@ class Machine:
 
     @property
     def register_trade(self) -> RegisterTrade | None:
-        """How teams of units hand registers to each other."""
+        """How teams of threads hand registers to each other."""
         return None
 
     # ---- caches
@@ -270,12 +271,12 @@ class Machine:
 
     @property
     def flight_bytes(self) -> int:
-        """Of memory that the units of a processor read at full speed: what has to be on its way to them."""
+        """Of memory that the threads of a processor read at full speed: what has to be on its way to them."""
         return 16 << 10
 
     @property
-    def unit_access(self) -> UnitAccess | None:
-        """How units reach memory together (`schedule/coalescing.py`), where a machine has units beside each other."""
+    def coalesced_access(self) -> CoalescedAccess | None:
+        """How threads reach memory together (`schedule/coalescing.py`), where a machine has neighbouring threads."""
         return None
 
     @property
@@ -399,7 +400,7 @@ class Machine:
 
     @property
     def split_scans(self) -> int:
-        """How many blocks of units work at the same time, if few long running sums are taken in slices for them
+        """How many blocks of threads work at the same time, if few long running sums are taken in slices for them
         (`graph/split_scans.py`); else 0."""
         return self.grid_costs.processors if self.grid_costs is not None else 0
 

@@ -1,5 +1,5 @@
-"""Instructions that a machine has beyond vectors, as its record (`machine.Machine`) names them: products of pairs, of
-four bytes and of tiles, what lanes of a warp do together, copies by an engine."""
+"""Records of a machine's special instructions (fields of `machine.Machine`): dot products of pairs and bytes, tile and
+tensor core products, warp-level instructions, bulk copies."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ class TileProduct:
 
 @dataclass(frozen=True)
 class WarpProduct:
-    """An instruction that the units of an axis run together, on matrices of which each unit holds a part:
+    """An instruction that the threads of an axis run together, on matrices of which each thread holds a part:
     ``acc[m, n] += sum of x[m, k] * w[k, n]`` in f32 or i32.
 
-    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the units share, or the
+    Factors are `dtype`. The sums are a buffer in `memory`, the factors in `operands`, which the threads share, or the
     first factor in `first`, where that is given; they have `rows` x `columns`, `rows` x `depth` and `depth` x `columns`
     elements, or multiples of that, of which one instruction takes one block.
     """
@@ -157,7 +157,7 @@ class WarpProduct:
 
 @dataclass(frozen=True)
 class WarpLoad:
-    """An instruction with which the units of an axis bring blocks of 8 rows of `row_bytes` from memory `source` to
+    """An instruction with which the threads of an axis bring blocks of 8 rows of `row_bytes` from memory `source` to
     `memory`, where each then holds a part."""
 
     name: str
@@ -168,8 +168,8 @@ class WarpLoad:
 
 @dataclass(frozen=True)
 class WarpFold:
-    """How units that hold matrices of sums in parts, in `memory`, come to the sum or the largest number of each row:
-    ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All units that hold parts of a row then have its r."""
+    """How threads that hold matrices of sums in parts, in `memory`, come to the sum or the largest number of each row:
+    ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All threads that hold parts of a row then have its r."""
 
     name: str
     memory: str = "fragment"
@@ -177,7 +177,7 @@ class WarpFold:
 
 @dataclass(frozen=True)
 class BulkCopy:
-    """A copy of a box of a parameter to `memory` by an engine of its own: one unit begins it, and all that share the
+    """A copy of a box of a parameter to `memory` by an engine of its own: one thread begins it, and all that share the
     memory wait until its bytes are there.
 
     A box has up to `dims` dimensions of up to `side` elements, which lie in memory one after the other, from a multiple
@@ -197,28 +197,28 @@ class BulkCopy:
 
 @dataclass(frozen=True)
 class RegisterTrade:
-    """How teams of `units` units hand registers to each other: a block has `total`, at first each of its units the same
-    number, a multiple of `step`. Then those of a team may keep `least` to `most`.
+    """How teams of `threads` threads hand registers to each other: a block has `total`, at first each of its threads
+    the same number, a multiple of `step`. Then those of a team may keep `least` to `most`.
 
     >>> RegisterTrade(65536, 128).each(384)
     168
     """
 
     total: int
-    units: int
+    threads: int
     step: int = 8
     least: int = 40
     most: int = 240
 
-    def each(self, units: int) -> int:
-        """Registers of each of so many units at first."""
-        return self.total // units // self.step * self.step
+    def each(self, threads: int) -> int:
+        """Registers of each of so many threads at first."""
+        return self.total // threads // self.step * self.step
 
 
 @dataclass(frozen=True)
-class UnitAccess:
-    """How units beside each other reach memory. So many run an access `together`; memory moves whole sectors, and a
-    unit's longest access is of `access_bytes`. Memories named in `shared` have banks, each of which gives a word a
+class CoalescedAccess:
+    """How neighbouring threads reach memory. So many run an access `together`; memory moves whole sectors, and a
+    thread's longest access is of `access_bytes`. Memories named in `shared` have banks, each of which gives a word a
     turn, the same one to all that ask for it."""
 
     together: int = 32
@@ -237,7 +237,7 @@ __all__ = [
     "RegisterTrade",
     "TileCosts",
     "TileProduct",
-    "UnitAccess",
+    "CoalescedAccess",
     "WarpFold",
     "WarpLoad",
     "WarpProduct",

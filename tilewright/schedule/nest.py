@@ -3,8 +3,8 @@
 Semantics are those of the printed form read as a program. A `Store` evaluates all its values, then writes them. A
 Store with `init` is a reduction: before the first iteration of its `reduction` loops the target is set to `init`. The
 kinds ``serial``, ``unroll`` (iterations laid out one after another) and ``vector`` (in lanes) do not change meaning.
-Iterations of a loop that is bound to an axis of the machine run at the same time, on units of that axis; they wait for
-each other at barriers only. docs/nests.md describes what then is a race.
+Iterations of a loop that is bound to an axis of the machine run at the same time, on threads of that axis; they wait
+for each other at barriers only. docs/nests.md describes what then is a race.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OLD_AXES = {"parallel": THREAD, "threads": THREAD}
 _Found = TypeVar("_Found")
 
 
-class kept(Generic[_Found]):
+class cached(Generic[_Found]):
     """A property that is found once for each object: `functools.cached_property` without the lock that it has in Python
     3.11."""
 
@@ -70,7 +70,7 @@ class Stmt:
     #: the statements right below
     parts: ClassVar[Any] = ()
 
-    @kept
+    @cached
     def facts(self) -> Facts:
         return _facts(self)
 
@@ -83,17 +83,17 @@ class Stmt:
     def stores(self) -> tuple[Store, ...]:
         return self.facts.stores
 
-    @kept
+    @cached
     def used(self) -> tuple[str, ...]:
         """The buffers that are read or written."""
         return tuple(sorted(self.facts.reads | self.facts.writes))
 
-    @kept
+    @cached
     def known(self) -> dict[Any, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
 
-    @kept
+    @cached
     def variables(self) -> frozenset[str]:
         """Loop variables in the expressions of this statement itself (prefetch hints left out)."""
         return frozenset().union(*[variables(e) for e in exprs(self)])
@@ -116,7 +116,7 @@ class For(Stmt):
     prefetch: tuple[tuple[str, Expr], ...] = ()
     notes: tuple[tuple[str, Any], ...] = ()
 
-    @kept
+    @cached
     def parts(self) -> tuple[Stmt]:
         return (self.body,)
 
@@ -154,7 +154,7 @@ class Store(Stmt):
     def stores(self) -> tuple[Store, ...]:
         return (self,)
 
-    @kept
+    @cached
     def loads(self) -> tuple[Load, ...]:
         """What is read for values and places, initial values too."""
         return tuple([x for e in exprs(self) for x in loads(e)])
@@ -175,7 +175,7 @@ class If(Stmt):
     then: Stmt
     otherwise: Stmt | None = None
 
-    @kept
+    @cached
     def parts(self) -> tuple[Stmt, ...]:
         return (self.then,) if self.otherwise is None else (self.then, self.otherwise)
 
@@ -187,14 +187,14 @@ class Alloc(Stmt):
     buffer: Buffer
     body: Stmt
 
-    @kept
+    @cached
     def parts(self) -> tuple[Stmt]:
         return (self.body,)
 
 
 @dataclass(frozen=True)
 class Barrier(Stmt):
-    """The units that `scope` synchronizes wait here until all of them have come (`machine.Axis.barriers`)."""
+    """The threads that `scope` synchronizes wait here until all of them have come (`machine.Axis.barriers`)."""
 
     scope: str
 
@@ -206,22 +206,23 @@ class AsyncCopy(Stmt):
     Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
     change, and nobody may touch where it goes.
 
-    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one unit begins it for all that share the memory,
-    all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a condition.
+    With `bulk` an engine of the machine does it (`machine.BulkCopy`): one thread begins it for all that share the
+    memory, all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a
+    condition.
     """
 
     token: str
     body: Stmt
     bulk: bool = False
 
-    @kept
+    @cached
     def parts(self) -> tuple[Stmt]:
         return (self.body,)
 
 
 @dataclass(frozen=True)
 class Wait(Stmt):
-    """Waits for the groups that a unit began with `token`, except the `pending` last ones."""
+    """Waits for the groups that a thread began with `token`, except the `pending` last ones."""
 
     token: str
     pending: int = 0
@@ -258,7 +259,7 @@ class Nest:
         """All buffers by name: parameters and allocations."""
         return dict(self._buffers)
 
-    @kept
+    @cached
     def _buffers(self) -> dict[str, Buffer]:
         found = {b.name: b for b in self.params}
         found.update({s.buffer.name: s.buffer for s in walk_stmts(self.body) if isinstance(s, Alloc)})
@@ -267,7 +268,7 @@ class Nest:
     def __str__(self) -> str:
         return self._text
 
-    @kept
+    @cached
     def _text(self) -> str:
         from .text import format_nest
 

@@ -1,4 +1,4 @@
-"""Kernels and nests with sizes that are not known, at sizes that are: for estimates, the interpreter and tests."""
+"""Kernels and nests with dynamic sizes at concrete sizes: for estimates, the interpreter and tests."""
 
 from __future__ import annotations
 

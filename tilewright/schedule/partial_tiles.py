@@ -1,4 +1,5 @@
-"""Loops over partial tiles: which values they and the loops around them make together."""
+"""Index ranges of partial tiles: simplifies ``o*k + i`` where the inner loop ends at the border, ``min(k, n -
+o*k)``."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Tiles:
                 outer = [x for level in levels for x in level.outer]
                 whole: Expr = Var(f"{s.var} whole")  # no loop has a blank in its name
                 found.ranges[f"{s.var} whole"] = (0, total - 1)
-                if _told(levels, known):
+                if _is_injective(levels, known):
                     found.parts[f"{s.var} whole"] = (*(o for o, _ in outer), Var(s.var))
                 for o, size in outer:
                     whole = whole - o * size
@@ -70,7 +71,7 @@ def _tile(extent: Expr) -> tuple[list[_Level], int] | None:
     return None if more is None else ([*more[0], _Level(size, outer)], more[1])
 
 
-def _told(levels: list[_Level], ranges: Ranges) -> bool:
+def _is_injective(levels: list[_Level], ranges: Ranges) -> bool:
     """Whether the sum of all loops times their steps tells each: a step is larger than all that is inside of it."""
     for level in levels:
         reach: int | None = level.size - 1

@@ -1,4 +1,4 @@
-"""What vector operations and accesses of memory of a processor take, as its record (`machine.Machine`) tells rules."""
+"""CPU cost records: cycles of vector operations and memory accesses, as fields of `machine.Machine`."""
 
 from __future__ import annotations
 

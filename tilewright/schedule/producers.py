@@ -1,5 +1,5 @@
-"""Loops whose bulk copies (`bulk`) a unit of their own begins, while the others do all else in them: producers and
-consumers.
+"""Warp specialization: loops whose bulk copies (`bulk`) a producer of its own begins, while the other warps or
+warpgroups, the consumers, do all else in them.
 
 The loop has a note, and keeps its meaning. Its steps, which begin the copies, are its own iterations or those of a loop
 within it:
@@ -31,8 +31,8 @@ Refuse = Callable[[str], CompileError]
 
 @dataclass(frozen=True)
 class Produced:
-    """A loop whose bulk copies one more unit begins: the loop of its steps (itself, or one within it), the copies that
-    a step begins, and what else a step does."""
+    """A loop whose bulk copies one more thread begins: the loop of its steps (itself, or one within it), the copies
+    that a step begins, and what else a step does."""
 
     loop: For
     steps: For
@@ -56,7 +56,8 @@ def begins_copies(s: Stmt) -> bool:
 
 
 def read_producer(f: For, buffers: Mapping[str, Buffer], memory: str) -> Produced:
-    """The parts of such a loop; CompileError if units that begin copies cannot be other ones than those that use them.
+    """The parts of such a loop; CompileError if threads that begin copies cannot be other ones than those that use
+    them.
 
     A step begins with a barrier: nobody uses any more what its copies overwrite. That is all that the others need it
     for: they write no memory that they share in a step. Around the loop of the steps they may: what is copied is not
@@ -64,7 +65,7 @@ def read_producer(f: For, buffers: Mapping[str, Buffer], memory: str) -> Produce
     """
 
     def refuse(why: str) -> CompileError:
-        return CompileError(f"loop {f.var} cannot have a unit that begins its copies: {why}", stage="schedule")
+        return CompileError(f"loop {f.var} cannot have a producer: {why}", stage="schedule")
 
     steps = f
     while not any(isinstance(x, AsyncCopy) for x in parts(steps.body)):
@@ -106,7 +107,7 @@ def _check_step(p: Produced, buffers: Mapping[str, Buffer], memory: str, refuse:
         if any(isinstance(x, Wait) for x in walk_stmts(s)) and not isinstance(s, Wait):
             raise refuse("a wait is in an inner loop")
         if shared := [n for n in writes(s) if n in buffers and buffers[n].scope in ("param", memory)]:
-            raise refuse(f"units write {shared[0]}, which others see")
+            raise refuse(f"threads write {shared[0]}, which others see")
 
 
 def _check_around(p: Produced, buffers: Mapping[str, Buffer], refuse: Refuse) -> None:
@@ -128,7 +129,7 @@ def _check_around(p: Produced, buffers: Mapping[str, Buffer], refuse: Refuse) ->
 
 
 def not_produced(f: For, buffers: Mapping[str, Buffer], machine: Machine) -> str:
-    """Why a loop cannot have a unit that begins its copies."""
+    """Why a loop cannot have a producer."""
     if machine.bulk is None:
         return f"loop {f.var}: the machine has no engine for bulk copies"
     memory = machine.bulk.memory

@@ -1,4 +1,4 @@
-"""Which part of a buffer a piece of a loop nest touches: base and extent of every dimension."""
+"""Region analysis: the part of a buffer that a statement accesses, as base and extent of every dimension."""
 
 from __future__ import annotations
 

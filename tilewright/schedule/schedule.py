@@ -26,7 +26,7 @@ from .primitives.stagger import StaggerPrimitives
 from .primitives.state import ScheduleError, primitive, stage_nest
 from .primitives.swizzle import SwizzlePrimitives
 from .primitives.tactics import TacticPrimitives
-from .primitives.tensors import TensorPrimitives
+from .primitives.tensorize import TensorPrimitives
 from .trace import replay
 
 

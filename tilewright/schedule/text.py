@@ -25,8 +25,8 @@
 - Loops are ``serial``, ``unroll``, ``vector`` or bound to an axis of the machine, ``thread(8)``, ``grid.x(64)``;
   ``parallel`` is an old name of ``thread``. Memories are those of the machine: ``register``, ``local``, ``shared`` ...
 - ``with async_copy(t0):`` begins the copies below it, ``with bulk_copy(t0):`` lets an engine of the machine do so,
-  ``wait(t0)`` or ``wait(t0, pending=1)`` waits for them, and ``barrier(block)`` lets the units of a scope wait for each
-  other.
+  ``wait(t0)`` or ``wait(t0, pending=1)`` waits for them, and ``barrier(block)`` lets the threads of a scope wait for
+  each other.
 - A loop may have ``prefetch=(b[i * 16 + 64],)`` (flat indices of a parameter) and ``notes={'key': value}``.
 - Constants are ``f32(1.0)``, ``i8(-3)``, ``f64(inf)``; plain integers are indices, ``True`` and ``False`` are ``i1``.
 - ``x0 = expr`` names an expression that is used more than once below; it is an abbreviation, not a variable.

@@ -1,5 +1,4 @@
-"""Instructions that several units run together (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): what loops
-they are.
+"""Warp-level instructions (`machine.WarpProduct`, `WarpLoad`, `WarpFold`): the loops that one instruction runs.
 
 Loops with a note ``warp`` on the innermost one stand for an instruction; `read_product`, `read_copy` and `read_fold`
 say what it works on, or raise CompileError because they are something else. The primitive `tensorize` and code
@@ -118,7 +117,7 @@ def read_product(s: Stmt, product: WarpProduct, buffers: Mapping[str, Buffer]) -
 
 
 def read_copy(s: Stmt, load: WarpLoad, buffers: Mapping[str, Buffer]) -> CopyLoops:
-    """The loops of a copy to parts of units; CompileError if they are not as it is."""
+    """The loops of a copy to parts of threads; CompileError if they are not as it is."""
     loops, store = _chain(s, load.name, COPY_LOOPS)
     (t,) = store.targets
     if not isinstance(t.value, Load) or buffers[t.value.buffer].scope != load.source:

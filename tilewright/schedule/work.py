@@ -1,4 +1,4 @@
-"""How much there is to do in a kernel, whatever its schedule: arithmetic, and bytes that must move at least once.
+"""Operation and byte counts of a kernel, whatever its schedule: arithmetic, and bytes that must move at least once.
 
 Arithmetic counts what the kernel's stages say: each addition, multiplication, division, comparison, maximum and
 function (exp, sqrt ...) of tensor elements is one operation; index arithmetic and casts are none. A schedule that

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 #: whether something holds for sizes of open dimensions
-Asks = Callable[[Mapping[str, int]], bool]
+SizeCondition = Callable[[Mapping[str, int]], bool]
 
 #: what terminals obey or hide: control characters but tab and newline, marks of direction, halves of pairs
 _CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
@@ -40,7 +40,7 @@ class TilewrightError(Exception):
     #: the model cannot be one static program, but can be compiled at run time, when more is known
     run_time = False
     #: what decides for which sizes of open dimensions it is raised; not known in other processes
-    asks: Asks | None = None
+    size_condition: SizeCondition | None = None
 
     def __init__(
         self,
@@ -120,4 +120,4 @@ class OpError(ValueError):
     """Raised inside an operator's type rule; the caller adds operator name and place."""
 
     #: as in `TilewrightError`
-    asks: Asks | None = None
+    size_condition: SizeCondition | None = None

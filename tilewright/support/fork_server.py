@@ -27,18 +27,18 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import IO, NoReturn
 
-from . import children
+from . import child_processes
 
 _NUMBERS = struct.Struct("<qq")
 
 
 class Forked:
-    """What a server forked. It is used like a `children.Child`, and ends like one when who asked for it does."""
+    """What a server forked. It is used like a `child_processes.Child`, and ends like one when who asked for it does."""
 
     def __init__(self, server: ForkServer, log: IO[bytes]) -> None:
         (requests, to), (of, answers), (line, held) = os.pipe(), os.pipe(), os.pipe()
         self.stdin, self.stdout = os.fdopen(to, "wb"), os.fdopen(of, "rb")
-        self.lifeline = children.Lifeline(held)
+        self.lifeline = child_processes.Lifeline(held)
         weakref.finalize(self, self.lifeline.close)
         self.returncode: int | None = None
         self._server = server
@@ -47,7 +47,7 @@ class Forked:
         finally:
             for fd in (requests, answers, line):
                 os.close(fd)
-        pickle.dump(children.surroundings(), self.stdin)
+        pickle.dump(child_processes.surroundings(), self.stdin)
         self.stdin.flush()
 
     def kill(self) -> None:
@@ -75,7 +75,7 @@ class Forked:
 class ForkServer:
     """A server, on the side of who asks; threads may share it."""
 
-    def __init__(self, asking: socket.socket, process: children.Child | None) -> None:
+    def __init__(self, asking: socket.socket, process: child_processes.Child | None) -> None:
         self._asking, self._process, self._lock = asking, process, threading.Lock()
 
     @property
@@ -111,14 +111,14 @@ def start(module: str, what: str) -> ForkServer | None:
     asking, asked = socket.socketpair()
     fd = asked.fileno()
     with asked:
-        if children.can_fork():
+        if child_processes.can_fork():
             import_module(module).prepare(what)
             gc.freeze()  # what is there stays, in memory that all share as long as nobody writes to it
             if not os.fork():
                 _serve(fd, module)
             return ForkServer(asking, None)
         call = f"from {__name__} import serve; serve({fd}, {module!r}, {what!r})"
-        return ForkServer(asking, children.start(call, pass_fds=(fd,), stdin=subprocess.DEVNULL))
+        return ForkServer(asking, child_processes.start(call, pass_fds=(fd,), stdin=subprocess.DEVNULL))
 
 
 # ---- in the server -------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def serve(fd: int, module: str, what: str) -> NoReturn:
 
 def _serve(fd: int, module: str) -> NoReturn:
     try:
-        children.leave_files(fd)
+        child_processes.leave_files(fd)
         asked = socket.socket(fileno=fd)
         while True:
             message, fds, _, _ = socket.recv_fds(asked, _NUMBERS.size, 4)
@@ -158,10 +158,10 @@ def _work(fds: Sequence[int], module: str) -> NoReturn:
         for i, fd in enumerate(fds[:3]):
             os.dup2(fd, i)
             os.close(fd)
-        children.enter(fds[3])
+        child_processes.enter(fds[3])
         requests = os.fdopen(0, "rb")
         sys.stdin = io.TextIOWrapper(requests)
-        children.surround(*pickle.load(requests))
+        child_processes.surround(*pickle.load(requests))
         import_module(module).work()
         os._exit(0)
     except BaseException:

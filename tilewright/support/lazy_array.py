@@ -1,4 +1,4 @@
-"""Arrays that are computed when they are read."""
+"""Arrays that are computed at the first read."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ _PROVIDERS: dict[str, str] = {}
 
 
 def provide(name: str, place: str) -> None:
-    """Say who provides `name`: ``module:attribute``, or a module alone.
+    """Say who provides `name`, an identifier: ``module:attribute``, or a module alone.
 
-    >>> provide("square root", "math:sqrt")
-    >>> ask("square root")(9.0)
+    >>> provide("square_root", "math:sqrt")
+    >>> ask("square_root")(9.0)
     3.0
     """
     _PROVIDERS[name] = place

@@ -30,12 +30,12 @@ from typing import Any, TypeVar
 
 from .dims import ChosenDim
 from .dims import Dim as Dim
-from .errors import Asks, UsageError
+from .errors import SizeCondition, UsageError
 from .polynomials import Polynomial, long_division, ratio, without
 from .size_bounds import Atom as _Atom
 from .size_bounds import Known, bounds
-from .stand_ins import SMALLEST as SMALLEST
-from .stand_ins import StandIns
+from .size_encoding import SMALLEST as SMALLEST
+from .size_encoding import StandIns
 
 #: numbers from here on mean "to the end" in models
 _LARGEST = 1 << 62
@@ -46,9 +46,9 @@ class Undecided(UsageError):
     """A decision depends on a size that is not known when the model is compiled. `asks` says which, if that is known:
     it is either way for some sizes."""
 
-    def __init__(self, message: str, asks: Asks | None = None, **where: Any) -> None:
+    def __init__(self, message: str, size_condition: SizeCondition | None = None, **where: Any) -> None:
         super().__init__(message, **where)
-        self.asks = asks
+        self.size_condition = size_condition
 
 
 class Sizes:

@@ -7,7 +7,7 @@ its methods.
 
 `Target` has everything that a target may do, with an answer for those that cannot: None, nothing, False, or an error
 that says so. Beside it there are what its methods give: `ProgramRunner` and `Context` run programs, `Tuning` builds
-kernels one by one, `Memo` keeps them, and a `Coprocessor` runs the kernels that it chooses. `Beside` is what stands
+kernels one by one, `Memo` keeps them, and a `Coprocessor` runs the kernels that it chooses. `Attachable` is what stands
 beside a host. docs/add_a_target.md builds a small target.
 """
 
@@ -213,13 +213,13 @@ class Coprocessor:
 
 
 @runtime_checkable
-class Beside(Protocol):
+class Attachable(Protocol):
     """A target that can stand beside a host, ``host+name``, or something that can do nothing else (`add_beside`)."""
 
     @property
     def name(self) -> str: ...
 
-    def beside(self, host: Target) -> Target | None:
+    def attached_to(self, host: Target) -> Target | None:
         """The two of them as one target; None if it is no coprocessor."""
 
 
@@ -320,9 +320,9 @@ class Target(ABC):
     def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> ProgramRunner:
         """Load a package's code to run with `threads` threads. A program with states reads and writes the buffers
         `states`, in one run at a time; without them it has its own."""
-        from .elsewhere import Elsewhere
+        from .cross_compiled import CrossCompiledRunner
 
-        return Elsewhere(self.name, self.elsewhere)
+        return CrossCompiledRunner(self.name, self.elsewhere)
 
     def emulate(self, package: Package, runs: Sequence[Sequence[np.ndarray]]) -> Emulated:
         """Run the model on a simulated machine, once for each list of inputs; UsageError if there is no simulator."""
@@ -356,7 +356,7 @@ class Target(ABC):
         driver or no device."""
         return ()
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """How many threads run a finished nest on one of several devices; a TilewrightError where no code can be made
         of it. `constants`: those of its parameters that are constants."""
         return 1
@@ -366,8 +366,8 @@ class Target(ABC):
         the source."""
         return 0
 
-    def beside(self, host: Target) -> Target | None:
-        """See `Beside`."""
+    def attached_to(self, host: Target) -> Target | None:
+        """See `Attachable`."""
         return None
 
 
@@ -391,15 +391,15 @@ def register(target: Target) -> None:
 
 
 #: what stands beside a host only, by name
-_BESIDE: dict[str, Beside] = {}
+_ATTACHABLE: dict[str, Attachable] = {}
 
 
-def add_beside(processor: Beside) -> None:
+def add_attachable(processor: Attachable) -> None:
     """Let ``host+name`` find something that is no target alone, in place of what had its name. UsageError if a target
     has it."""
     if processor.name in targets():
         raise UsageError(f"there is a target {processor.name!r} already", hint="choose another name")
-    _BESIDE[processor.name] = processor
+    _ATTACHABLE[processor.name] = processor
 
 
 def targets() -> dict[str, Target]:
@@ -434,8 +434,8 @@ def find(name: str) -> Target:
     """
     host, plus, other = name.partition("+")
     if plus:
-        made: Target | None = _beside(other).beside(find(host))
-        return _several([host, *other.split("+")]) if made is None else made
+        made: Target | None = _attachable(other).attached_to(find(host))
+        return _multi_device([host, *other.split("+")]) if made is None else made
     if (found := _described(name)) is not None:
         if not isinstance(found, Target):
             raise _not_alone(name)
@@ -443,7 +443,7 @@ def find(name: str) -> Target:
     plain, colon, given = name.partition(":")
     if colon and (target := _TARGETS.get(plain)) is not None:
         return target.configured(dict(_pair(p, target.machine_parameter) for p in given.split(",")))
-    if name in _BESIDE:
+    if name in _ATTACHABLE:
         raise _not_alone(name)
     if (target := _TARGETS.get(name)) is None:
         raise _unknown(name, targets())
@@ -474,23 +474,23 @@ def _described(name: str) -> Any:
     """What the file of that name describes, ``chip.py``, or that of a package, ``chip.py#digest``; None for others."""
     plain, _, digest = name.partition(":")[0].rpartition("#")
     if plain.endswith(".py") and digest:
-        return providers.ask("chip of a package")(name)
-    return providers.ask("chip of a file")(name) if name.partition(":")[0].endswith(".py") else None
+        return providers.ask("chip_from_package")(name)
+    return providers.ask("chip_from_file")(name) if name.partition(":")[0].endswith(".py") else None
 
 
-def _beside(name: str) -> Any:
+def _attachable(name: str) -> Any:
     """The target of a name behind a plus."""
     plain = name.partition(":")[0]
     if (found := _described(name)) is not None:
         return found
     if "+" in name:
         return find(name)
-    if name not in _BESIDE and _TARGETS.get(plain) is None:
-        raise _unknown(name, [*targets(), *_BESIDE], "what tw.offload makes is known once that has run; ")
-    return _BESIDE[name] if name in _BESIDE else find(name)
+    if name not in _ATTACHABLE and _TARGETS.get(plain) is None:
+        raise _unknown(name, [*targets(), *_ATTACHABLE], "what tw.offload makes is known once that has run; ")
+    return _ATTACHABLE[name] if name in _ATTACHABLE else find(name)
 
 
-def _several(names: Sequence[str]) -> Target:
+def _multi_device(names: Sequence[str]) -> Target:
     """Several devices as one target."""
     members = [find(n) for n in names]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
@@ -501,7 +501,7 @@ def _several(names: Sequence[str]) -> Target:
             f"{alone} cannot stand beside {' and '.join(others)}",
             hint=f"a chip can beside a host alone, and several of {able(lambda t: t.shares)}: `tilewright targets`",
         )
-    made: Target = providers.ask("several devices")(members)
+    made: Target = providers.ask("multi_device_target")(members)
     return made
 
 

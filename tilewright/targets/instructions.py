@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from ..schedule.machine import DotProduct
 from ..support.errors import CompileError
-from . import byte_words
+from . import emulated_dot_products
 
 if TYPE_CHECKING:
     from .processor import Processor
 
 _FILES = tuple(sorted(Path(__file__).parent.glob("*/instructions.py")))
 #: the files that decide the bodies
-SOURCES = (Path(__file__), *_FILES, Path(byte_words.__file__))
+SOURCES = (Path(__file__), *_FILES, Path(emulated_dot_products.__file__))
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def with_definitions(text: str, processor: Processor) -> str:
 
 
 def _definition(name: str, processor: Processor) -> str:
-    if name.startswith(byte_words.PREFIX):
-        return byte_words.definition(name, processor.arch, processor.features)
+    if name.startswith(emulated_dot_products.PREFIX):
+        return emulated_dot_products.definition(name, processor.arch, processor.features)
     found = instruction(name)
     if found is not None and (found.dot is not None or found.there(processor)):
         return found.definition.replace("@NAME", f"@{name}")

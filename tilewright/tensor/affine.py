@@ -1,4 +1,4 @@
-"""Affine expressions of MLIR, computed on whatever adds and multiplies: numbers, arrays, index expressions."""
+"""Evaluates MLIR affine expressions over any values that add and multiply: numbers, arrays, index expressions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What fusion wants to know about the operations of a level-3 function: their stages, kinds and how they index each
-other."""
+"""Analysis for fusion: stages and kinds of the operations of a level-3 function, and how they index each other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A fused kernel as two: the operations that lead to one result, and the rest, with that result as a tensor between
-them.
+"""Splits a fused kernel in two: the operations that lead to one result, and the rest, with that result as a tensor
+between them.
 
     func @matmul_transpose_add(x, w, r)     ->     func @matmul(x, w), func @transpose_add(t, r)
                                                    func @main(x, w, r):  t = matmul(x, w); transpose_add(t, r)

@@ -1,4 +1,4 @@
-"""The meaning of expressions: `evaluate` computes an `Expr` over NumPy arrays, bit for bit as the machine does.
+"""The reference evaluator of expressions: computes an `Expr` over NumPy arrays, bit for bit as the machine does.
 
 Values are held in the NumPy type of their dtype (`NUMPY`); integers are kept signed, and unsigned operations look at
 the same bits. Each float operation rounds once to its own dtype. What C leaves undefined gets one fixed value here: a

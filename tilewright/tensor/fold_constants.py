@@ -1,4 +1,4 @@
-"""Level 3: data movement of constants happens at compile time.
+"""Level 3: folds data movement of constants at compile time.
 
 Lowering transposes weights into the order that a kernel reads; here such a transpose of a `tw.constant` becomes another
 constant:

@@ -1,4 +1,4 @@
-"""The arbiter of level 3: evaluates linalg on tensors operation by operation, in NumPy.
+"""The reference interpreter of level 3: evaluates linalg on tensors operation by operation, in NumPy.
 
 It reads the IR on its own, and shares no code with the schedules or the emitter, so that a kernel's result can be
 compared with the meaning of its IR. `float64=True` computes every float in double precision; otherwise each operation

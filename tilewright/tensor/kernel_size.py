@@ -1,4 +1,4 @@
-"""How much one kernel may hold, so that a long model becomes more kernels and never a larger one.
+"""Size limits of one kernel, so that a longer model has more kernels and no larger ones.
 
 What a kernel costs to schedule and emit grows with what an element of its result takes: the operations that stand
 behind it when all that is elementwise is computed where it is read, once for each place it is read at. The limits lie

@@ -28,7 +28,7 @@ class Lower:
     decompose: bool = False
 
     def run(self, graph: Graph) -> PassReport | None:
-        native = frozenset() if self.decompose else providers.ask("operators with loop nests")()
+        native = frozenset() if self.decompose else providers.ask("direct_operators")()
         graph.module = lower(graph, native).module
         return None
 
@@ -62,7 +62,7 @@ class Fuse:
     piece: int = 1
 
     def run(self, graph: Graph) -> PassReport | None:
-        writes_once, reuses = (providers.ask(f"operators that {what}")() for what in ("write once", "reuse"))
+        writes_once, reuses = (providers.ask(name)() for name in ("writes_once", "reuses"))
         fused, report = fuse(graph, writes_once, reuses=reuses, piece=self.piece)
         graph.module = fused.module
         return {"operations": report.operations, "kernels": report.kernels}

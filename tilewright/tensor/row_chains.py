@@ -1,4 +1,5 @@
-"""Kernels that run row by row, one behind the other: what one row of a kernel is, and chains of such kernels.
+"""Kernels that run row by row, each some rows behind the one before: the rows that a kernel reads, and chains of such
+kernels.
 
 A convolution needs few rows of its operand for a row of its result. A chain (a 1x1 convolution, a depthwise one,
 another 1x1) can therefore run row by row: of what lies between two kernels only the rows that the reader still needs

@@ -1,4 +1,4 @@
-"""Level 3: a tensor that is padded for one reader exists only in its padded form.
+"""Level 3: shares padding: a tensor that is padded for one reader is stored padded only.
 
     %y = ...;  %p = tensor.pad %y;  conv(%p);  add(%y, ...)
     ->  %y = ...;  %p = tensor.pad %y;  conv(%p);  add(inside of %p, ...)

@@ -2,7 +2,7 @@
 pass `winograd` estimates it; how much the larger weights of Winograd's method cost on their way from memory differs
 from machine to machine, and with the number of threads.
 
-This comes before kernels are searched, as other ways mean other kernels."""
+This comes before kernels are searched, as other algorithms mean other kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..driver.kernel_key import layer_key
 from ..driver.tuning_database import Database, Machine, Measurement, Result
-from ..graph.choose_winograd import WAYS, Layer, choose
+from ..graph.choose_winograd import ALGORITHMS, Layer, choose
 from .recheck import by_kernel, inputs_of
 from .tasks import compiled
 
@@ -30,7 +30,7 @@ SHARE = 0.02
 
 
 @dataclass
-class WayReport:
+class AlgorithmReport:
     """What racing found for one convolution (`calls` of them): the best way, and its time over the estimated one's."""
 
     layer: Layer
@@ -44,7 +44,7 @@ class WayReport:
 
 
 @dataclass
-class Ways:
+class AlgorithmRaces:
     """The races of one model. `options` are those of `compile_state`; `tell(what, seconds)` hears what is at work."""
 
     source: Any
@@ -55,7 +55,7 @@ class Ways:
     found: dict[str, str] = field(default_factory=dict)
     trials: int = 0
 
-    def run(self, most: int | None, deadline: float | None) -> list[WayReport]:
+    def run(self, most: int | None, deadline: float | None) -> list[AlgorithmReport]:
         """Race every way that was not measured yet, the most costly convolutions first, until `most` races were made or
         the (monotonic) deadline. What won is in the database at once, and in `found`."""
         state, executable = self._compile({})
@@ -65,7 +65,7 @@ class Ways:
         for layer, count in sorted(state.layers.items(), key=lambda i: -i[0].work * i[1]):
             known = self.database.result(layer_key(layer).kernel, self.machine)
             way = choose(layer, state.description.winograd_costs)
-            report = WayReport(layer, count, way, way)
+            report = AlgorithmReport(layer, count, way, way)
             if known is not None:
                 report.way, report.ratio = known.decisions["way"], known.seconds / known.baseline
             elif layer.work * count >= SHARE * total:
@@ -75,12 +75,12 @@ class Ways:
                 reports.append(report)
         return reports
 
-    def _race_layer(self, report: WayReport, most: int | None, deadline: float | None) -> None:
-        """Try the ways of one convolution; one that wins twice becomes the result."""
+    def _race_layer(self, report: AlgorithmReport, most: int | None, deadline: float | None) -> None:
+        """Try the algorithms of one convolution; one that wins twice becomes the result."""
         number = self.database.task(layer_key(report.layer), "conv3x3 way", self.machine)
         tried = {m.decisions["way"]: m.ratio for m in self.database.measurements(number)}
         raced: dict[str, tuple[float, float]] = {}
-        for way in WAYS:
+        for way in ALGORITHMS:
             done = (most is not None and self.trials >= most) or (deadline is not None and time.monotonic() >= deadline)
             if done or way == report.estimated or way in tried:
                 continue
@@ -123,8 +123,8 @@ class Ways:
         ratio = float(np.median(new / old))
         return (max(ratio, 1.0) if np.median(whole) >= 1.0 else ratio), float(np.median(old))
 
-    def _compile(self, ways: dict[str, str]) -> tuple[Any, Any]:
-        return compiled(self.source, keep=False, **{**self.options, "tuned": False, "ways": ways})
+    def _compile(self, algorithms: dict[str, str]) -> tuple[Any, Any]:
+        return compiled(self.source, keep=False, **{**self.options, "tuned": False, "algorithms": algorithms})
 
 
 def _differing(old: dict[str, float], new: dict[str, float]) -> tuple[float, float, float]:
@@ -138,4 +138,4 @@ def _differing(old: dict[str, float], new: dict[str, float]) -> tuple[float, flo
     return only_old, only_new, sum(new.values()) / sum(old.values())
 
 
-__all__ = ["WayReport", "Ways"]
+__all__ = ["AlgorithmReport", "AlgorithmRaces"]

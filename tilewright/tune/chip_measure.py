@@ -1,5 +1,5 @@
-"""Timing plans of a layer by the simulator, in processes: the same plan takes the same cycles every time, so one
-measurement of each is all.
+"""Times plans of an accelerator's layer by its simulator, in processes. The same plan takes the same cycles every time,
+so that each is measured once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..support.errors import CompileError, TilewrightError
 from ..targets.accelerator.functional import Functional
 from ..targets.accelerator.layouts import TilePlan
 from ..targets.accelerator.match import InstructionSelection, select
-from ..targets.accelerator.order import check_order
 from ..targets.accelerator.plan import Planned, planned
+from ..targets.accelerator.race_check import check_order
 from ..targets.base import find
 from ..tensor.kernel import Kernel
 from .measure import NoRunners, Outcome

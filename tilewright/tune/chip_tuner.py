@@ -16,7 +16,7 @@ from torch_mlir import ir
 
 from ..codegen.kernel_info import location_names
 from ..driver.kernel_key import kernel_key
-from ..driver.tuned import machine_beside
+from ..driver.tuned import coprocessor_machine
 from ..driver.tuning_database import Database, Result
 from ..support.errors import UsageError
 from ..support.options import Options
@@ -95,7 +95,7 @@ class PlanTuner(Tuner):
     ) -> None:
         self.formats, self.partitioner = target.coprocessor.formats, target.coprocessor
         self.partitioner.take_plans(None)
-        machine = machine_beside(self.partitioner)
+        machine = coprocessor_machine(self.partitioner)
         assert machine is not None  # a chip is planned
         meter = PlanMeter(target.name, self.formats.chip.clock, machine, self.formats.chip, options.job_count)
         super().__init__(tasks, options, model, database, seed, watch, meter)

@@ -123,7 +123,7 @@ def chip_named(name: str, varied: Mapping[str, Sequence[Value]]) -> ChipTarget:
             raise UsageError(
                 f"{target.plain} has no parameter {parameter!r}", stage="explore", hint=f"it has {', '.join(known)}"
             )
-        if parameter in target.given:
+        if parameter in target.parameters:
             raise UsageError(
                 f"{parameter} is given in {name!r} and varied too", stage="explore", hint="leave one of them out"
             )
@@ -132,7 +132,7 @@ def chip_named(name: str, varied: Mapping[str, Sequence[Value]]) -> ChipTarget:
 
 def design(chip: ChipTarget, point: Mapping[str, Value]) -> tuple[ChipTarget, Design]:
     """The chip at a point and its area, or why there is none."""
-    at = chip.configured({name: repr(value) for name, value in {**chip.given, **point}.items()})
+    at = chip.configured({name: repr(value) for name, value in {**chip.parameters, **point}.items()})
     try:
         return at, Design(point, float(at.chip.area()))
     except TilewrightError as e:

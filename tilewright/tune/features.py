@@ -1,4 +1,4 @@
-"""Numbers that describe a scheduled loop nest, for the cost model: a vector of fixed length.
+"""Feature vectors of scheduled loop nests, for the learned cost model.
 
 They are those of the main statement (the one that does the most work) and of the nest as a whole: work, loops from the
 inside out with their kinds, bytes that each operand touches at each depth, how these compare with the caches, and what

@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..driver.tuning_database import Machine
-from ..support import children
+from ..support import child_processes
 from ..support.errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tuning
 from .runner import KernelTiming, Request, RunnerReply, Subject, read_message, write_message
@@ -115,7 +115,7 @@ class RunnerProcess:
 
     def _start(self) -> subprocess.Popen:
         if self.process is None or self.process.poll() is not None:
-            self.process = children.start(
+            self.process = child_processes.start(
                 "from tilewright.tune.runner import main; main()",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -76,8 +76,8 @@ def forget() -> None:
 
 def measured(state: Any, name: str) -> DesignMeasurement | None:
     """The numbers of a lowered model on the target `name`, a chip beside a host; None if nothing runs on the chip."""
+    from ..driver.compile_state import State
     from ..driver.stages import fuse_graph
-    from ..driver.state import State
     from ..tensor.divide import symbol_of
     from ..tensor.read import read_kernel
 

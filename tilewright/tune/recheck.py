@@ -45,25 +45,26 @@ class Recheck:
 
 @dataclass
 class Pair:
-    """Executables of a model without and with its tuned kernels; `used` and `ways` are the results in the latter."""
+    """Executables of a model without and with its tuned kernels; `used` and `algorithms` are the results in the
+    latter."""
 
     plain: Any
     tuned: Any
     state: Any
     used: dict[str, Any]
-    ways: dict[Any, Any]
+    algorithms: dict[Any, Any]
     ratios: dict[str, np.ndarray] = field(default_factory=dict)
 
     @staticmethod
     def made(source: object, options: dict[str, Any], stack: contextlib.ExitStack) -> Pair:
         from ..driver.compiler import compile_state
 
-        _, plain = compile_state(source, **{**options, "tuned": False, "ways": {}})
+        _, plain = compile_state(source, **{**options, "tuned": False, "algorithms": {}})
         stack.callback(plain.close)
-        state, tuned = compile_state(source, **{**options, "tuned": True, "ways": None})
+        state, tuned = compile_state(source, **{**options, "tuned": True, "algorithms": None})
         stack.callback(tuned.close)
         found = state.tuned
-        return Pair(plain, tuned, state, *((dict(found.used), dict(found.ways)) if found else ({}, {})))
+        return Pair(plain, tuned, state, *((dict(found.used), dict(found.algorithms)) if found else ({}, {})))
 
     def measure(self, found: Recheck) -> None:
         self.ratios, found.untuned, found.tuned = by_round(self.plain, self.tuned)
@@ -86,7 +87,7 @@ def recheck(source: object, options: dict[str, Any], database: Database, machine
         for attempt in range(PASSES + 1):
             with contextlib.ExitStack() as stack:
                 pair = Pair.made(source, options, stack)
-                if not pair.used and not pair.ways:
+                if not pair.used and not pair.algorithms:
                     break
                 pair.measure(found)
                 slow = pair.slower_kernels() if attempt < PASSES else set()
@@ -113,7 +114,7 @@ def _withdraw(names: Iterable[str], pair: Pair, database: Database, machine: Mac
 
 
 def _withdraw_all(pair: Pair, database: Database, machine: Machine, found: Recheck) -> None:
-    for layer, (way, _) in pair.ways.items():
+    for layer, (way, _) in pair.algorithms.items():
         database.withdraw(database.task(layer_key(layer), "conv3x3 way", machine), way)
         found.withdrawn.append(layer.described(way))
     _withdraw(pair.used, pair, database, machine, found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..support.notebook import Printed
 
 if TYPE_CHECKING:
-    from .algorithm_choice import WayReport
+    from .algorithm_choice import AlgorithmReport
     from .pretrained import Pretrained
     from .recheck import Recheck
 
@@ -41,8 +41,8 @@ class TaskReport:
 class TuneReport(Printed):
     """The outcome of `tune`: one entry a kernel, trials made now, and how they ended (status -> count).
 
-    `ways` has the convolutions that are computed another way than estimated, `doing` what is at work before there are
-    tasks, `guide` the pretrained cost model in use, None if there is none."""
+    `algorithms` has the convolutions that are computed another way than estimated, `doing` what is at work before there
+    are tasks, `guide` the pretrained cost model in use, None if there is none."""
 
     tasks: list[TaskReport]
     trials: int = 0
@@ -52,7 +52,7 @@ class TuneReport(Printed):
     #: what else was running on this machine when the search began, in words
     noise: str = ""
     recheck: Recheck | None = None
-    ways: list[WayReport] = field(default_factory=list)
+    algorithms: list[AlgorithmReport] = field(default_factory=list)
     doing: str = ""
     guide: Pretrained | None = None
 
@@ -69,7 +69,7 @@ class TuneReport(Printed):
     def __str__(self) -> str:
         bad = ", ".join(f"{n} {s}" for s, n in sorted(self.outcomes.items()) if s != "ok")
         head = f"{self.trials} trials in {self.seconds:.0f} s{f' ({bad})' if bad else ''}"
-        lines = [f"{head}, kernels {self.speedup:.2f}x", *(f"  {w}" for w in self.ways)]
+        lines = [f"{head}, kernels {self.speedup:.2f}x", *(f"  {w}" for w in self.algorithms)]
         for t in self.tasks:
             note = t.problem or (f"{1 / t.ratio:.2f}x" if t.ratio < 1 else "default")
             lines.append(f"  {t.seconds * 1e3:9.3f} ms  {t.trials:5} of {t.space:6}  {note:8}  {t.label}")

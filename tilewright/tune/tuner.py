@@ -44,8 +44,8 @@ BATCH = 8
 MARGIN = 0.98
 #: a model's budget is spent in turns: so much of each on kernels alone, the rest on races in the model
 TURNS, ALONE = 3, 0.6
-#: what comes before: ways to compute convolutions, in so much of the time, or as that part of the trials
-WAYS = 0.2
+#: what comes before: algorithms to compute convolutions, in so much of the time, or as that part of the trials
+ALGORITHM_SHARE = 0.2
 
 
 Watch = Callable[
@@ -138,15 +138,15 @@ def _tune(
         tuner = Tuner(found, chosen, model, kept, seed, watch, pool)
         tuner.report.guide = guide
         return tuner.run(trials, deadline)
-    ways = _ways(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])
-    ways.guide = guide
-    if ways.interrupted:
-        return ways
-    options["ways"] = {str(w.layer): w.way for w in ways.ways}
+    algorithms = _algorithms(source, options, kept, watch, trials, begin, deadline) if verify else TuneReport([])
+    algorithms.guide = guide
+    if algorithms.interrupted:
+        return algorithms
+    options["algorithms"] = {str(w.layer): w.way for w in algorithms.algorithms}
     tuner = Tuner(extract_tasks(source, **options, tuned=False), chosen, model, kept, seed, watch)
-    tuner.report.ways, tuner.report.guide = ways.ways, guide
+    tuner.report.algorithms, tuner.report.guide = algorithms.algorithms, guide
     report = _in_turns(tuner, source, options, trials, deadline) if verify else tuner.run(trials, deadline)
-    if verify and not report.interrupted and (report.ways or any(t.ratio < 1 for t in report.tasks)):
+    if verify and not report.interrupted and (report.algorithms or any(t.ratio < 1 for t in report.tasks)):
         from .recheck import recheck
 
         report.recheck = recheck(source, options, kept, tuner.machine)
@@ -178,15 +178,15 @@ def _tune_chip(
     )
 
 
-def _ways(
+def _algorithms(
     source: object, options: dict[str, Any], kept: Database, watch: Watch | None, trials: int | None, begin: float,
     deadline: float | None,
 ) -> TuneReport:  # fmt: skip
     """The convolutions that are faster another way than estimated; see `algorithm_choice`."""
-    from .algorithm_choice import Ways
+    from .algorithm_choice import AlgorithmRaces
 
     report = TuneReport([])
-    until = None if deadline is None else begin + WAYS * (deadline - begin)
+    until = None if deadline is None else begin + ALGORITHM_SHARE * (deadline - begin)
 
     def tell(what: str) -> None:
         report.doing, report.seconds = what, time.monotonic() - begin
@@ -195,9 +195,9 @@ def _ways(
 
     target = find(options["target"])
     machine = machine_of(target, target.describe(), options["threads"])
-    races = Ways(source, options, kept, machine, tell)
+    races = AlgorithmRaces(source, options, kept, machine, tell)
     try:
-        report.ways = races.run(None if trials is None else int(WAYS * trials), until)
+        report.algorithms = races.run(None if trials is None else int(ALGORITHM_SHARE * trials), until)
     except KeyboardInterrupt:
         report.interrupted = True
     return report

@@ -154,11 +154,11 @@ class Interpreted:
         import numpy as np
 
         from tilewright.graph.interpret import interpret
-        from tilewright.runtime import noise
+        from tilewright.runtime import random_seed
 
         given = {i.name: a for i, a in zip(self.inputs, arrays, strict=True)}
         if self._draws:
-            given["tw.random_key"] = noise.next_key()
+            given["tw.random_key"] = random_seed.next_key()
         return [np.array(v) for v in interpret(self.graph, given).values()]
 
 
@@ -249,14 +249,14 @@ def _check_draws(module: Any, run: Any, inputs: tuple[Any, ...]) -> None:
     import numpy as np
     import torch
 
-    from tilewright.runtime import noise
+    from tilewright.runtime import random_seed
 
     def numbers(result: Any) -> Any:
         tensors = [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
         return torch.cat([t.detach().double().reshape(-1) for t in tensors]).numpy() if tensors else np.zeros(0)
 
     def ours(seed: int) -> Any:
-        noise.set_seed(seed)
+        random_seed.set_seed(seed)
         return numbers(run(*map(_copy, inputs)))
 
     seeds, begin = itertools.count(1), torch.manual_seed

@@ -16,7 +16,7 @@ from tilewright.codegen.llvm.pool import Job, close_workers, compile_many, start
 from tilewright.driver import out_of_process as apart
 from tilewright.driver.package_cache import CacheEntry
 from tilewright.driver.request import CompileRequest
-from tilewright.support import kept_child
+from tilewright.support import persistent_process
 from tilewright.support.errors import CompileError
 from tilewright.support.options import Options
 from tilewright.targets.cpu.description import host
@@ -115,20 +115,22 @@ def test_workers_are_forked_and_forked_again(jobs):
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_process_that_compiles_starts_no_other_interpreter(tmp_path, count):
     onnx.save(small_model(), tmp_path / "m.onnx")
-    serve = "from tilewright.support import kept_child as k; k.serve(lambda r: (g := {}, exec(r, g))[0]['found'])"
+    serve = (
+        "from tilewright.support import persistent_process as k; k.serve(lambda r: (g := {}, exec(r, g))[0]['found'])"
+    )
     compile_it = f"""
 from pathlib import Path
 from tilewright.driver import out_of_process
 from tilewright.driver.package_cache import CacheEntry
 from tilewright.driver.request import CompileRequest
-from tilewright.support import children
+from tilewright.support import child_processes
 from tilewright.support.mapped_file import map_file
 from tilewright.support.options import Options
-children.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
+child_processes.start, model, to = None, Path({str(tmp_path)!r}) / "m.onnx", Path({str(tmp_path)!r}) / "m.tw"
 entry = CacheEntry(model, map_file(model).digest(), to)
 found = out_of_process._written(entry, CompileRequest(model, Options(jobs={count}, threads=1), ahead=True))
 """
-    assert kept_child.ask(serve, compile_it) is True
+    assert persistent_process.ask(serve, compile_it) is True
 
 
 def small_model():

@@ -13,7 +13,7 @@ from support.open_models import BATCH, MODELS, SEQ, Writer, feeds
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
-from tilewright.support import stand_ins
+from tilewright.support import size_encoding
 
 
 def last(operator: str) -> onnx.ModelProto:
@@ -112,8 +112,8 @@ def test_the_same_on_gpus(name, target, monkeypatch):
 
 def same_with_other_numbers(name: str, target: str, monkeypatch) -> None:
     first = made(name, target)
-    monkeypatch.setattr(stand_ins, "_FIRST", 70_001)
-    monkeypatch.setattr(stand_ins, "_APART", 7_000)
+    monkeypatch.setattr(size_encoding, "_FIRST", 70_001)
+    monkeypatch.setattr(size_encoding, "_APART", 7_000)
     second = made(name, target)
     for a, b, what in zip(first, second, ("nests", "kernels", "program"), strict=True):
         assert a == b, what

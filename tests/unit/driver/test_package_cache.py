@@ -18,7 +18,7 @@ from tilewright.driver.request import CompileRequest
 from tilewright.frontends.onnx import registry
 from tilewright.runtime.dynamic import DynamicExecutable
 from tilewright.schedule import rules
-from tilewright.support import kept_child
+from tilewright.support import persistent_process
 from tilewright.support.errors import CompileError, ModelError, UnsupportedError
 from tilewright.support.lazy_array import LazyArray
 from tilewright.support.options import Options
@@ -101,7 +101,7 @@ os.environ["TILEWRIGHT_COMPILE"] = "inprocess"
 tilewright.compile({str(path)!r}, cache=False, threads=1, target="cpu")
 assert targets(sys.modules) <= {{"cpu", "several", "mcu", "wasm"}}, targets(sys.modules)
 gpu = {{m for m in sys.modules if m.startswith("tilewright.schedule.rules.gpu.")}}
-assert {{m.rpartition(".")[2] for m in gpu}} <= {{"units", "attention_operands"}}, gpu
+assert {{m.rpartition(".")[2] for m in gpu}} <= {{"thread_binding", "attention_operands"}}, gpu
 others = ("tune", "lang", "report", "compat", "cli", "quantize", "train", "distributed", "llm")
 assert not {{m for m in sys.modules if m.split(".")[:2] in [["tilewright", o] for o in others]}}
 assert not {{"torch", "jax", "sqlite3"}} & set(sys.modules)
@@ -269,19 +269,19 @@ def test_an_interrupted_process_leaves_nothing(path, monkeypatch):
         assert list(cache.rglob("*.tmp"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(apart.kept_child, "receive", interrupted)
+    monkeypatch.setattr(apart.persistent_process, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tw.compile(path)
     assert sorted(p for p in cache.rglob("*") if p.is_file()) == before
 
 
 def test_two_compilations_use_one_process_each_with_its_own_environment(path, monkeypatch):
-    child, _ = apart.kept_child._kept[apart._CALL]
+    child, _ = apart.persistent_process._kept[apart._CALL]
     for name in "ab":
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(path.parent / name))
         check(tw.compile(path))
         assert list((path.parent / name / "packages").iterdir())
-    after, _ = apart.kept_child._kept[apart._CALL]
+    after, _ = apart.persistent_process._kept[apart._CALL]
     assert after is child and child.poll() is None
 
 
@@ -323,7 +323,7 @@ def test_where_no_process_can_be_started(path, monkeypatch):
     onnx.save(make_model(2 * WEIGHT), path)
     monkeypatch.setattr(sys, "executable", str(path.parent / "nothing"))
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
-    kept_child.close()
+    persistent_process.close()
     entry = kept.CacheEntry.of(path, Options())
     request = CompileRequest(path, Options())
     assert apart._ask(entry, request) is False

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 import tilewright as tw
 from tilewright.errors import ModelError, UsageError
 from tilewright.frontends import protocol
-from tilewright.ir.maker import Maker
+from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.support import discovery
 

@@ -10,7 +10,7 @@ from tilewright.graph.interpret import interpret
 from tilewright.graph.passes import parse_pipeline, run_pipeline
 from tilewright.ir.context import parse
 from tilewright.ir.graph import Graph
-from tilewright.ir.maker import Maker
+from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.support.errors import CompileError, UnsupportedError
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 import tilewright as tw
 from tilewright.cli import main
 from tilewright.program.memory import lifetimes, live_bytes, picture, table
+from tilewright.program.offset_search import LiveRange, place
 from tilewright.program.order import best_order
-from tilewright.program.place import LiveRange, place
 from tilewright.program.plan import CallEffects, StorageValue, plan_memory
 from tilewright.support.errors import UsageError
 

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.cli import main
-from tilewright.report.slow import reproducers
+from tilewright.report.slow_kernels import reproducers
 from tilewright.schedule import rules
 from tilewright.schedule.rules.elementwise import general
 from tilewright.support.errors import UsageError

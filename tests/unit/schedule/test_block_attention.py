@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.attention_cases import Case, drawn
 
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
@@ -20,11 +20,11 @@ from tilewright.targets.cuda.description import SM_80, SM_90A
 from tilewright.targets.gpu.describe import GpuDescription
 
 GPU = GpuDescription()
-#: the fewest units there are, so that the interpreter is done soon
+#: the fewest threads there are, so that the interpreter is done soon
 SMALL = {
     "tiles": (
         Case(3, 35, 9, 3, causal=True, offset=31),
-        {"share_keys": False, "form": "units", "tile": (8, 16, 4, 8, 8, 8, 1)},
+        {"share_keys": False, "form": "threads", "tile": (8, 16, 4, 8, 8, 8, 1)},
     ),
     "keys": (Case(1, 20, 3, 2, mask="k"), {"share_keys": True, "share": (64, 8, 1, 1, 1, 1, 1)}),
 }

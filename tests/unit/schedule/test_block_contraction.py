@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
@@ -66,7 +66,7 @@ def checked(text: str, decisions=None):
 
 @pytest.mark.parametrize("tile", [(16, 16, 4, 4, 8), (16, 16, 2, 8, 8), (16, 16, 4, 2, 8)])
 def test_products_with_long_accesses(tile, monkeypatch):
-    """Sizes that long accesses fit, with tiles of a unit that they fit and that they do not."""
+    """Sizes that long accesses fit, with tiles of a thread that they fit and that they do not."""
     m, n, k = 20, 20, 12
     take_small(monkeypatch)
     text = PRODUCT.format(t="f32", s="f", b=1, m=m, n=n, k=k, zero="0.0")
@@ -119,7 +119,7 @@ def test_processors_and_other_kernels_are_left_to_other_rules():
 def test_tiles_fit_the_machine():
     made, _ = checked(PRODUCT.format(t="f32", s="f", b=1, m=512, n=512, k=64, zero="0.0"))
     for rows, columns, a, b, depth in made.decisions["tile"].candidates:
-        assert rows // a * (columns // b) <= GPU.block_units
+        assert rows // a * (columns // b) <= GPU.block_threads
         assert 4 * depth * (rows + columns) <= GPU.shared_bytes and a * b <= GPU.vector_registers
 
 
@@ -182,5 +182,5 @@ def test_no_more_blocks_along_an_axis_than_the_machine_has(monkeypatch):
     made = contraction.apply(te.from_nest(text), few)
     assert illegal(made.body, made.nest().buffers(), lambda: few) is None
     assert illegal(made.body, made.nest().buffers(), lambda: replace(GPU, grid_side=8)) == (
-        "grid.z has 8 units, a loop on it has 9 iterations"
+        "grid.z has 8 threads, a loop on it has 9 iterations"
     )

@@ -1,4 +1,4 @@
-"""Elementwise kernels by blocks: several results of several sizes, in neighbours of a unit, against NumPy."""
+"""Elementwise kernels by blocks: several results of several sizes, in neighbours of a thread, against NumPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
@@ -36,7 +36,7 @@ def f(x: f32[{m}, {n}], z: f32[{n}], y: out(f32[{m}, {w}]), q: out(f32[{n}, {m}]
 @pytest.mark.parametrize(("m", "n"), [(3, 8), (5, 33), (1, 64)])
 @pytest.mark.parametrize("machine", [GPU, replace(GPU, grid_side=3), SM_80], ids=["gpu", "narrow", "cuda"])
 def test_parts_of_results(m, n, machine):
-    made = elementwise.apply(te.from_nest(PARTS.format(m=m, n=n, w=n + 3)), machine, {"units": 32})
+    made = elementwise.apply(te.from_nest(PARTS.format(m=m, n=n, w=n + 3)), machine, {"threads": 32})
     assert not isinstance(made, str), made
     nest = finish(made.nest())
     x, z = (np.random.default_rng(0).integers(-8, 8, s).astype("f4") for s in ((m, n), n))

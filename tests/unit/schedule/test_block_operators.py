@@ -11,7 +11,7 @@ from support import opaque_kernels as ops
 from support.cuda_emulator import needs_compiler, run
 
 from tilewright.codegen.nvptx.emitter import emit
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.inplace import inplace_pairs
 from tilewright.schedule.interpret import interpret_nest
@@ -22,15 +22,15 @@ from tilewright.schedule.rules.gpu import compact, scan, scatter, top_k
 from tilewright.targets.cuda.description import SM_80
 from tilewright.targets.gpu.describe import GpuDescription
 
-GPU = GpuDescription(block_units=8, vector_registers=16, shared_bytes=2048, cores=16)
+GPU = GpuDescription(block_threads=8, vector_registers=16, shared_bytes=2048, cores=16)
 
 
-def drawn_decisions(made, draw: random.Random, units: int = 64) -> dict:
-    """Others than the default ones, with few units: the interpreter runs one after the other."""
+def drawn_decisions(made, draw: random.Random, threads: int = 64) -> dict:
+    """Others than the default ones, with few threads: the interpreter runs one after the other."""
 
     def few(value) -> bool:
         numbers = [v for v in value if isinstance(v, int)] if isinstance(value, tuple) else [value]
-        return all(not isinstance(v, int) or v <= units for v in numbers)
+        return all(not isinstance(v, int) or v <= threads for v in numbers)
 
     return {
         d.name: draw.choice([c for c in d.candidates if few(c)] or list(d.candidates)) for d in made.decisions.values()
@@ -51,7 +51,7 @@ def results(rule, kernel, arrays, draw, machine, turns: int = 2):
         decisions = drawn_decisions(made, draw)
 
 
-machines = pytest.mark.parametrize("machine", [GPU, pytest.param(SM_80, marks=needs_compiler)], ids=["units", "cuda"])
+machines = pytest.mark.parametrize("machine", [GPU, pytest.param(SM_80, marks=needs_compiler)], ids=["threads", "cuda"])
 
 
 @machines

@@ -1,4 +1,4 @@
-"""Rows by the units of blocks and warps: random kernels with random teams, against NumPy, and free of races."""
+"""Rows by the threads of blocks and warps: random kernels with random teams, against NumPy, and free of races."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
@@ -19,7 +19,7 @@ from tilewright.schedule.rules.gpu import rows
 from tilewright.targets.cuda.description import SM_80
 from tilewright.targets.gpu.describe import GpuDescription
 
-GPU = GpuDescription(block_units=16, vector_registers=8, shared_bytes=2048, cores=16)
+GPU = GpuDescription(block_threads=16, vector_registers=8, shared_bytes=2048, cores=16)
 
 #: rows i, each of n numbers; {x}: x of the row, which may lie across
 SOFTMAX = """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.schedule.concurrent import illegal
+from tilewright.schedule.concurrency import illegal
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import interpret_nest
 from tilewright.schedule.machine import Machine
@@ -17,7 +17,7 @@ from tilewright.schedule.rules import schedule
 from tilewright.schedule.rules.gpu import transpose
 from tilewright.targets.gpu.describe import GpuDescription
 
-GPU = GpuDescription(block_units=32, shared_bytes=2048)
+GPU = GpuDescription(block_threads=32, shared_bytes=2048)
 
 TURNED = """
 def f(x: f32[{b}, {m}, {n}], z: f32[{b}, {n}, {m}], w: f32[{m}, {n}], y: out(f32[{b}, {n}, {m}])):

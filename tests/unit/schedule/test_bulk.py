@@ -1,4 +1,4 @@
-"""Bulk copies in nests: what the engine of a machine takes and what it refuses, races, and loops whose copies have a unit
+"""Bulk copies in nests: what the engine of a machine takes and what it refuses, races, and loops whose copies have a thread
 of their own."""
 
 # ruff: noqa: E501 (nests as text)
@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.codegen.nvptx.rings import Rings
 from tilewright.lang import te
-from tilewright.schedule.concurrent import illegal, verify
+from tilewright.schedule.concurrency import illegal, verify
 from tilewright.schedule.finish import finish
 from tilewright.schedule.interpret import NestError, interpret_nest
 from tilewright.schedule.machine import Axis, BulkCopy, Machine, Memory
@@ -135,7 +135,7 @@ def test_what_the_engine_copies(arguments, why):
 
 def test_where_bulk_copies_stand():
     made = nest("    for i in serial(16):\n        barrier(block)", "    for i in warp(16):")
-    assert "bulk_copy(full) is begun in loop i on warp: that is done for all units at once" in reason(made)
+    assert "bulk_copy(full) is begun in loop i on warp: that is done for all threads at once" in reason(made)
     made = nest(
         "        wait(full, pending=2)\n        for l in lane(32):\n",
         "        for l in lane(32):\n            wait(full, pending=2)\n",
@@ -192,7 +192,7 @@ def test_loops_that_have_no_producer():
         waits = next(line for line in text.splitlines() if "wait(" in line)
     for more, why in (
         ("barrier(block)", "there is another barrier or copy in it"),
-        ("y[0] = f32(0.0)", "units write y, which others see"),
+        ("y[0] = f32(0.0)", "threads write y, which others see"),
     ):
         changed = text.replace(waits, f"{waits}\n{waits[: len(waits) - len(waits.lstrip())]}{more}")
         assert why in reason(parse_nest(changed, GPU))

@@ -93,7 +93,5 @@ def f(x: f32[{n}, 64], y: out(f32[{n}])):
     few, many = (parse_nest(text.replace("{n} // 32", str(n // 32)).format(n=n), SM_90A) for n in (64, 1 << 18))
     assert scattered(few, SM_90A) == []
     (said,) = scattered(many, GpuDescription())
-    assert said == (
-        "units beside each other touch memory that lies apart: 4.5 times what would do, most where x is read"
-    )
+    assert said == ("neighbouring threads touch memory that lies apart: 4.5 times what would do, most where x is read")
     assert scattered(many, Machine()) == []

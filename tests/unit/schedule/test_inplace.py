@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ir.maker import Maker
+from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.schedule.inplace import inplace_pairs
 from tilewright.schedule.parse import parse_nest

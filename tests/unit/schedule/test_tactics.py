@@ -119,7 +119,7 @@ def test_every_rule_for_gpus(target):
                     kernel, machine, {d.name: draw.choice(d.candidates) for d in made.schedule.decisions.values()}
                 )
     own = {r.NAME for r in rules.rules(machine) if getattr(r, "__name__", "").startswith(rules.__name__ + ".gpu.")}
-    assert len(own) == 15 and reached == (own if "cuda" in target else own - {"tensor_cores", "group_tensor_cores"})
+    assert len(own) == 15 and reached == (own if "cuda" in target else own - {"tensor_cores", "warpgroup_tensor_cores"})
 
 
 @pytest.mark.parametrize("target, precision", [(TARGETS[0], "bf16"), (TARGETS[1], "f32")])
@@ -158,7 +158,7 @@ def test_what_a_tactic_refuses():
         ("block_element", {}, gpu, "there is no tactic 'block_element'"),
         ("block_scan", {}, gpu, "it is no running sum"),
         ("block_elementwise", {}, Machine(), "the machine has no grid of blocks"),
-        ("block_elementwise", {"units": 77}, gpu, "block_elementwise cannot have units=77"),
+        ("block_elementwise", {"threads": 77}, gpu, "block_elementwise cannot have threads=77"),
         ("block_elementwise", {"tile": 8}, gpu, "block_elementwise cannot have tile=8"),
     ):
         s = Schedule(kernel, machine)
@@ -190,4 +190,4 @@ s.tactic("block_elementwise", vector=1)
 print(s.trace[0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "s.tactic('block_elementwise', units=256, vector=1)\n"
+    assert done.stdout == "s.tactic('block_elementwise', threads=256, vector=1)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.forking import ended
 
-from tilewright.support import children, fork_server, kept_child
+from tilewright.support import child_processes, fork_server, persistent_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux")
 MODULE = "support.fork_worker"
@@ -89,7 +89,7 @@ def test_an_interrupted_question_spoils_no_other(server, log, monkeypatch):
     assert not server.alive
 
 
-RUN = "from tilewright.support import kept_child as k; k.serve(lambda r: (g := {}, exec(r, g))[0]['found'])"
+RUN = "from tilewright.support import persistent_process as k; k.serve(lambda r: (g := {}, exec(r, g))[0]['found'])"
 FORK = f"""
 import os, tempfile, threading
 from tilewright.support import fork_server
@@ -105,10 +105,10 @@ found = os.getpid(), *map(int, child.stdout.readline().split()), child.pid
 def test_a_process_of_ours_forks_its_server_while_it_has_one_thread(threads):
     more = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     try:
-        pid, prepared_in, server, _ = kept_child.ask(RUN, f"{more if threads > 1 else ''}{FORK}")
+        pid, prepared_in, server, _ = persistent_process.ask(RUN, f"{more if threads > 1 else ''}{FORK}")
         assert server != pid and prepared_in == (pid if threads == 1 else server)
     finally:
-        kept_child.close()
+        persistent_process.close()
 
 
 @pytest.mark.parametrize("work", ["import time; time.sleep(3600)", "import re; re.match('(a+)+$', 'a' * 99 + 'b')"])
@@ -130,6 +130,6 @@ def test_all_end_when_who_asked_is_killed(work):
 
 
 def test_other_systems_have_none(monkeypatch):
-    monkeypatch.setattr(children, "_entered", True)
+    monkeypatch.setattr(child_processes, "_entered", True)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert fork_server.start(MODULE, "") is None and not children.can_fork()
+    assert fork_server.start(MODULE, "") is None and not child_processes.can_fork()

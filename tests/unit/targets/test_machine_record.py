@@ -18,7 +18,7 @@ from tilewright.lang import te
 from tilewright.schedule.machine import NO_LIMIT, Machine, Rate, lanes, one_thread
 from tilewright.schedule.nest import For, walk_stmts
 from tilewright.schedule.rules import schedule
-from tilewright.schedule.rules.gpu.units import processors
+from tilewright.schedule.rules.gpu.thread_binding import processors
 from tilewright.support.errors import PackageError, UsageError
 from tilewright.targets import base
 from tilewright.targets.c.describe import CDescription

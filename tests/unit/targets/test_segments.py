@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tilewright.program.program import COPY, BufferRef, Call, DeviceInfo, Program, TensorInfo
-from tilewright.targets.several.segments import BOUNCE, HOST, bounces, host_program, segments
+from tilewright.targets.multi_device.segments import BOUNCE, HOST, bounces, host_program, segments
 
 X, Y = TensorInfo("x", (16,), "f32"), TensorInfo("y", (16,), "f32")
 IN, OUT = BufferRef("input", 0, 0, 64), BufferRef("output", 0, 0, 64)

@@ -1,4 +1,4 @@
-"""Ways to compute convolutions: what wins in the model is kept, and compilation uses it."""
+"""AlgorithmRaces to compute convolutions: what wins in the model is kept, and compilation uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.schedule.machine import Machine
 from tilewright.support.errors import UsageError
 from tilewright.targets.base import find
 from tilewright.tune import recheck as recheck_module
-from tilewright.tune.algorithm_choice import Ways
+from tilewright.tune.algorithm_choice import AlgorithmRaces
 from tilewright.tune.measure import machine_of
 from tilewright.tune.recheck import recheck
 
@@ -37,7 +37,7 @@ def ways(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_JOBS", "1")
     monkeypatch.setenv("TILEWRIGHT_DB", str(tmp_path / "t.sqlite"))
     target = find("cpu")
-    return Ways(CONV, OPTIONS, Database(tmp_path / "t.sqlite"), machine_of(target, target.describe(), 1))
+    return AlgorithmRaces(CONV, OPTIONS, Database(tmp_path / "t.sqlite"), machine_of(target, target.describe(), 1))
 
 
 def layout_text(**options) -> str:
@@ -47,7 +47,7 @@ def layout_text(**options) -> str:
 def pretend(monkeypatch, times):
     """Races in which a way takes `times[way]` (one number a race) of the estimated one's time."""
     left = {way: list(numbers) for way, numbers in times.items()}
-    monkeypatch.setattr(Ways, "_race", lambda self, layer, way: (left[way].pop(0), 1e-3))
+    monkeypatch.setattr(AlgorithmRaces, "_race", lambda self, layer, way: (left[way].pop(0), 1e-3))
 
 
 def test_a_way_that_wins_twice_is_what_compilation_uses(ways, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_way_that_wins_twice_is_what_compilation_uses(ways, monkeypatch):
     assert (report.way, report.ratio, ways.found) == (OTHER, 0.9, {str(LAYER): OTHER})
     assert f"tile = {OTHER}" in layout_text() and f"tile = {OTHER}" not in layout_text(tuned=False)
     assert report.layer.described(OTHER) in str(tw.compile(CONV, threads=1).explain())
-    again = Ways(CONV, OPTIONS, ways.database, ways.machine)  # nothing is raced a second time
+    again = AlgorithmRaces(CONV, OPTIONS, ways.database, ways.machine)  # nothing is raced a second time
     assert [r.way for r in again.run(None, None)] == [OTHER] and again.trials == 0
 
 
@@ -101,7 +101,7 @@ def test_all_ways_give_the_same_numbers(ways):
     x = np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)
     found = []
     for way in ("direct", "2", "4"):
-        _, model = compile_state(CONV, ways={str(LAYER): way}, **OPTIONS)
+        _, model = compile_state(CONV, algorithms={str(LAYER): way}, **OPTIONS)
         found.append(model(x)[0])
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-5)
@@ -110,4 +110,4 @@ def test_all_ways_give_the_same_numbers(ways):
 @pytest.mark.parametrize("text", ["1x7x7x512x512:3", "1x7x7:2", "direct"])
 def test_a_wrong_way_is_one_clear_error(text):
     with pytest.raises(UsageError, match="no way for a layer"):
-        parse_pipeline(f"winograd{{ways={text}}}")[0].run(tw.compile(CONV, stop_after="simplify"))
+        parse_pipeline(f"winograd{{algorithms={text}}}")[0].run(tw.compile(CONV, stop_after="simplify"))

@@ -54,7 +54,7 @@ class AmdgpuEmitter(gpu.GpuLlvmEmitter):
         """Lanes up to 31 apart exchange words without an address; else each gives the index of its source lane."""
         if isinstance(asked, int) and asked < _SWIZZLED:
             return self.text.call("llvm.amdgcn.ds.swizzle", "i32", [word, f"i32 {asked << 10 | _SWIZZLED - 1}"])
-        lane = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
+        lane = next(self.names[k] for k in self.launch_axes.kinds if self.launch_axes.is_lane(k))
         other = f"i32 {self.text.integer('xor', lane, str(asked))}" if isinstance(asked, int) else asked
         place = self.text.integer("shl", other.removeprefix("i32 "), "2")
         return self.text.call("llvm.amdgcn.ds.bpermute", "i32", [f"i32 {place}", word])

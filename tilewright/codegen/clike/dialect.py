@@ -158,7 +158,7 @@ class Dialect:
     #: whether parameters are pointers, of which two may be the same
     pointers: bool = True
     #: with `params` one behind the other, separated by `between`, each with `const`, `restrict` or `access`; `block` is
-    #: how many threads a block has ("8, 8, 1"), `units` their product, `shared` the arrays that stand outside
+    #: how many threads a block has ("8, 8, 1"), `threads` their product, `shared` the arrays that stand outside
     entry: str = "KERNEL void {name}({params})"
     parameter: str = "{const}{type} *{restrict}{name}"
     #: how parameters that are read are bound; None: as a whole, however large
@@ -177,7 +177,7 @@ class Dialect:
     #: for each, after that with the index of the thread, of `block` threads in a block
     typed_scratch: str = ""
     own_typed_scratch: str = ""
-    unit: str = ""
+    thread_index: str = ""
     #: words -> lines in front of a text that has the word
     heads: Mapping[str, str] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()

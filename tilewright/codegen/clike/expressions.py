@@ -57,7 +57,7 @@ class ExprWriter:
         self.recent: dict[str, str] = {}  # words of bytes that have been read, for products that follow each other
         self.words: frozenset[str] = frozenset()  # shared arrays of words of bytes
         self.wholes: frozenset[str] = frozenset()  # arrays of vectors, or of words that are written as a whole
-        self.units: dict[str, str] = {}  # variables of loops whose iterations are threads -> axes
+        self.thread_loops: dict[str, str] = {}  # variables of loops whose iterations are threads -> axes
         self.own: dict[str, dict[str, int]] = {}  # register buffers -> elements from one thread to the next, by axis
         self.helpers: set[str] = set()
         self.needs_math = False
@@ -292,9 +292,11 @@ class ExprWriter:
         """The variable of an element. What loops bound to axes add to its index is left out: each thread has its
         own."""
         terms, at = linear(flat)
-        own = {self.units[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.units}
+        own = {
+            self.thread_loops[t.name]: c for t, c in terms.items() if isinstance(t, Var) and t.name in self.thread_loops
+        }
         if len(own) < len(terms) or self.own.setdefault(buffer.name, own) != own:
-            what = "not unrolled" if len(own) < len(terms) else "another unit's elsewhere"
+            what = "not unrolled" if len(own) < len(terms) else "another thread's elsewhere"
             raise CompileError(
                 f"register buffer {buffer.name} is indexed by {flat}, which is {what}",
                 stage="emit",

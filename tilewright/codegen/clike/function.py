@@ -49,14 +49,14 @@ class ClikeFunction:
             params.append(d.typed_scratch.format(name=name, type=kind, number=i))
         if self.arrays:
             own = [d.own_typed_scratch.format(name=name, size=size) for name, _, size in self.arrays]
-            lines[:0] = [f"    {line}" for line in (d.unit.format(block=self.launch.threads), *own)]
+            lines[:0] = [f"    {line}" for line in (d.thread_index.format(block=self.launch.threads), *own)]
         outside = "".join(f"{line}\n" for line in self.shared) if d.shared_outside else ""
         lines[:0] = begin + ([] if d.shared_outside else [f"    {line}" for line in self.shared])
         head = d.entry.format(
             params=d.between.join(params) or "void",
             name=f"{prefix}{self.name}",
             block=", ".join(map(str, self.launch.block)),
-            units=self.launch.threads,
+            threads=self.launch.threads,
             shared=outside,
         )
         body = "\n".join(map(wrapped, lines))

@@ -93,7 +93,7 @@ HIP: Dialect = replace(
         part="{name}[{i}]",
         made="{vector}{{{parts}}}",
     ),
-    entry='extern "C" __global__ void __launch_bounds__({units}) {name}({params})',
+    entry='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
     parameter="{const}{type} *__restrict__ {name}",
     heads={
         "__global__": "#include <hip/hip_runtime.h>",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...schedule.nest import THREAD, Barrier, For, Nest, walk_stmts
 from ...support.sizes import smaller
 from ..gpu.open_launch import Launch
-from ..gpu.open_sizes import most_units
+from ..gpu.open_sizes import axis_extents
 
 #: threads of a block, and the most blocks, of kernels whose loops distribute their iterations
 SHARING_BLOCK, SHARING_GRID = 64, 4096
@@ -22,7 +22,7 @@ def launch_of(nest: Nest) -> Launch:
     >>> launch_of(parse_nest("def f(p0: f32[200], p1: out(f32[200])):\\n  for i in thread(200):\\n    p1[i] = p0[i]"))
     Launch(grid=(4, 1, 1), block=(64, 1, 1))
     """
-    most = most_units(nest, _trips)
+    most = axis_extents(nest, _trips)
     if THREAD in most:
         return Launch((smaller(-(-most[THREAD] // SHARING_BLOCK), SHARING_GRID), 1, 1), (SHARING_BLOCK, 1, 1))
     (i, j, k), (x, y, z) = ([most.get(f"{name}.{d}", 1) for d in "xyz"] for name in ("block", "grid"))

@@ -23,7 +23,7 @@ _BUILTINS = (
     "uint3 group [[threadgroup_position_in_grid]], uint3 own [[thread_position_in_threadgroup]],\n"
     "        uint3 groups [[threadgroups_per_grid]]"
 )
-_LIMIT = "[[max_total_threads_per_threadgroup({units})]]"
+_LIMIT = "[[max_total_threads_per_threadgroup({threads})]]"
 _OWN = """
 kernel device constant threadgroup thread half bfloat uint ushort uchar ulong metal as_type group own groups buffer
 fragment vertex sampler texture select clamp fract mix sign step

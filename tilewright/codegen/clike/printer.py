@@ -14,7 +14,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 
-from ...schedule.concurrent import is_plain
+from ...schedule.concurrency import is_plain
 from ...schedule.inplace import COPIES
 from ...schedule.nest import (
     THREAD,
@@ -251,12 +251,12 @@ class ClikeEmitter(VectorLoops):
         around, self.within = self.within, (*self.within, s.kind) if self.shared_out(s) else self.within
         outside, self.spread = self.spread, self.spread and set(self.within) != self.used
         if self.shared_out(s):
-            unit, count = d.axes[s.kind]
+            index, count = d.axes[s.kind]
             if not count:
-                self.on_unit(s, unit)
+                self.on_thread(s, index)
                 self.within, self.spread = around, outside
                 return
-            first, step = self.cast("index", unit), f"{name} += {self.cast('index', count)}"
+            first, step = self.cast("index", index), f"{name} += {self.cast('index', count)}"
         limit = self.statement_expr(s.extent)
         self.loops[s.var] = name
         if s.kind in d.pragmas:
@@ -273,7 +273,7 @@ class ClikeEmitter(VectorLoops):
         for t in terms:
             del self.terms[t]
 
-    def on_unit(self, s: For, unit: str) -> None:
+    def on_thread(self, s: For, index: str) -> None:
         """A loop each of whose iterations is one thread's: no loop is written, only a condition for threads beyond
         it."""
         name = self.loop_names[s.var]
@@ -281,16 +281,16 @@ class ClikeEmitter(VectorLoops):
         short = s.extent != (self.closed.extents.get(s.kind, all_of_it) if self.closed is not None else all_of_it)
         if short and not may_skip(s):
             raise CompileError(
-                f"loop {s.var} has fewer iterations than {s.kind} has units, and a barrier in it",
+                f"loop {s.var} has fewer iterations than {s.kind} has threads, and a barrier in it",
                 stage="emit",
                 operator=self.operator,
             )
         with nullcontext() if self.alone else self.block("{"):
-            self.define(self.type("index"), name, self.cast("index", unit))
-            self.loops[s.var], self.units[s.var] = name, s.kind
+            self.define(self.type("index"), name, self.cast("index", index))
+            self.loops[s.var], self.thread_loops[s.var] = name, s.kind
             with self.block(f"if ({name} < {self.statement_expr(s.extent)}) {{") if short else nullcontext():
                 self.iteration(s)
-            del self.units[s.var]
+            del self.thread_loops[s.var]
 
     def name_terms(self, s: For) -> list[Expr]:
         """Quotients and remainders of a loop variable (of fused loops) get a name at the head of its loop."""

@@ -265,7 +265,7 @@ _CORE = Dialect(
     arena="",
     typed_scratch="@group(0) @binding({number}) var<storage, read_write> {name}: array<{type}>;",
     own_typed_scratch="let {name}_at: i32 = unit * {size};",
-    unit="let unit: i32 = i32(((group.z * groups.y + group.y) * groups.x + group.x) * {block}u + lane);",
+    thread_index="let unit: i32 = i32(((group.z * groups.y + group.y) * groups.x + group.x) * {block}u + lane);",
     pointers=False,
     axes={"thread": ("id.x", f"groups.x * {SHARING_BLOCK}u"), **_AXES},
     barriers={"block": "workgroupBarrier();"},

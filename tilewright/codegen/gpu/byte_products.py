@@ -1,5 +1,5 @@
 """Matches loops that are a dp4a-like instruction: four byte products added to an i32 (loops with the note ``dot``, set
-by `schedule.primitives.tensors`)."""
+by `schedule.primitives.tensorize`)."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ Nests that are scheduled for a processor bind loops to ``thread``: here each ite
 
 from __future__ import annotations
 
-from ...schedule.concurrent import Units
+from ...schedule.concurrency import NestAxes
 from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, For, Nest, walk_stmts
 from ...schedule.producers import PRODUCER
 from ...support.errors import CompileError
 from .open_launch import Launch
-from .open_sizes import most_units
+from .open_sizes import axis_extents
 
 #: threads of a block where the machine's record has no warp size
 UNITS = 64
@@ -29,10 +29,10 @@ class LaunchAxes:
     and threads of all, may be sizes of open dimensions."""
 
     def __init__(self, nest: Nest, machine: Machine) -> None:
-        self.units = Units.of(nest.body, machine)
-        self.kinds = list(self.units.kinds)
-        self.count = {**dict.fromkeys(self.kinds, 1), **most_units(nest, lambda s: s.trip or 0)}
-        known = (*_COUNTED, CLUSTER, *(x for unit, team in _TEAMS.items() for x in (team, unit)), THREAD)
+        self.nest_axes = NestAxes.of(nest.body, machine)
+        self.kinds = list(self.nest_axes.kinds)
+        self.count = {**dict.fromkeys(self.kinds, 1), **axis_extents(nest, lambda s: s.trip or 0)}
+        known = (*_COUNTED, CLUSTER, *(x for member, team in _TEAMS.items() for x in (team, member)), THREAD)
         if unknown := [k for k in self.kinds if k not in known]:
             raise CompileError(
                 f"a loop on axis {unknown[0]} is none of a GPU's", stage="emit", operator=nest.name,
@@ -56,7 +56,7 @@ class LaunchAxes:
     def add(self, kind: str, machine: Machine) -> None:
         """An axis that the nest uses without loops on it."""
         self.kinds += [] if kind in self.kinds else [kind]
-        self.units.axes.setdefault(kind, next(a for a in machine.axes if a.name == kind))
+        self.nest_axes.axes.setdefault(kind, next(a for a in machine.axes if a.name == kind))
 
     def add_producer(self, nest: Nest, machine: Machine) -> None:
         """One more team, which begins copies."""
@@ -67,7 +67,7 @@ class LaunchAxes:
             )  # fmt: skip
         self.add(self.team, machine)
         self.count[self.team] = self.count.get(self.team, 1) + 1
-        if self.count[self.team] > (self.units.axes[self.team].limit or 0):
+        if self.count[self.team] > (self.nest_axes.axes[self.team].limit or 0):
             raise CompileError(
                 f"there is no {self.team} left that could begin copies: the loops on it have "
                 f"{self.count[self.team] - 1} iterations",

@@ -35,7 +35,7 @@ class Launch:
         return prod(self.block)
 
     @property
-    def units(self) -> int:
+    def all_threads(self) -> int:
         """The threads of all blocks."""
         return self.threads * prod(self.grid)
 

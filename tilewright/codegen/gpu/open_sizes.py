@@ -92,7 +92,7 @@ def has_sizes(nest: Nest) -> bool:
     return any(found)
 
 
-def most_units(nest: Nest, trips: Callable[[For], int]) -> dict[str, int]:
+def axis_extents(nest: Nest, trips: Callable[[For], int]) -> dict[str, int]:
     """The iterations of the longest loop on each axis, which may be sizes; at least one."""
     found: dict[str, int] = {}
     for s in walk_stmts(nest.body):
@@ -114,7 +114,7 @@ class _Closing:
     def run(self) -> Closed:
         nest = self.nest
         body = transform(nest.body, self.stmt) or Seq(())
-        trips = most_units(nest, lambda s: s.trip if s.trip is not None else 0)
+        trips = axis_extents(nest, lambda s: s.trip if s.trip is not None else 0)
         extents = {k: self.size(n) for k, n in trips.items() if is_open(n)}
         used = self.used(body, extents)
         names = tuple(n for n in self.names.values() if n in used)
@@ -232,4 +232,4 @@ def _parts(x: Size) -> tuple[int, Size, int]:
     return times, made, constant
 
 
-__all__ = ["TABLE", "Closed", "closed", "has_sizes", "most_units"]
+__all__ = ["TABLE", "Closed", "closed", "has_sizes", "axis_extents"]

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from ...schedule.concurrent import is_plain, verify
+from ...schedule.concurrency import is_plain, verify
 from ...schedule.machine import Machine
 from ...schedule.nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Seq, Stmt, Store, Wait, in_parts
 from ...schedule.open_nest import nest_at, typical_sizes
@@ -24,7 +24,7 @@ from .indices import GpuIndices
 from .launch import LaunchAxes
 from .open_launch import OpenLaunch
 from .open_sizes import closed, has_sizes
-from .own_parts import own_parts
+from .privatization import privatize
 from .text import KernelText, SsaValue
 
 
@@ -43,8 +43,8 @@ class NestWalk(ABC):
         if reason := verify(given.body, own, machine):
             why = f"a GPU cannot run this nest: {reason}"
             raise CompileError(why, stage="emit", operator=nest.name)
-        self.units = LaunchAxes(nest, machine)
-        self.nest = own_parts(nest, self.units)
+        self.launch_axes = LaunchAxes(nest, machine)
+        self.nest = privatize(nest, self.launch_axes)
         self.closed = closed(self.nest)
         known: dict[str, tuple[int, int]] = {}
         if self.closed is not None:
@@ -66,20 +66,20 @@ class NestWalk(ABC):
     def number(self, axis: str) -> str:
         """The number of the thread's block on an axis of the grid, or of the thread on one of its block."""
 
-    def unit(self, kind: str) -> str:
+    def axis_index(self, kind: str) -> str:
         """The thread's index on an axis."""
-        number = self.number(self.units.counted_on(kind))
-        if self.units.is_team(kind):
-            return self.text.integer("udiv", number, self.text.number(self.units.lanes))
-        if self.units.has_clusters(kind):
-            return self.text.integer("udiv", number, self.text.number(self.units.clustered))
-        if self.units.is_cluster(kind):
-            return self.text.integer("urem", number, self.text.number(self.units.clustered))
-        if self.units.is_thread(kind):
-            first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.units.warp))
+        number = self.number(self.launch_axes.counted_on(kind))
+        if self.launch_axes.is_team(kind):
+            return self.text.integer("udiv", number, self.text.number(self.launch_axes.lanes))
+        if self.launch_axes.has_clusters(kind):
+            return self.text.integer("udiv", number, self.text.number(self.launch_axes.clustered))
+        if self.launch_axes.is_cluster(kind):
+            return self.text.integer("urem", number, self.text.number(self.launch_axes.clustered))
+        if self.launch_axes.is_thread(kind):
+            first = self.text.integer("mul nsw", self.number("grid.x"), self.text.number(self.launch_axes.warp))
             return self.text.integer("add nsw", first, number)
-        if self.units.is_lane(kind):
-            return self.text.integer("urem", number, self.text.number(self.units.lanes))
+        if self.launch_axes.is_lane(kind):
+            return self.text.integer("urem", number, self.text.number(self.launch_axes.lanes))
         return number
 
     # ---- who runs what
@@ -87,7 +87,7 @@ class NestWalk(ABC):
     def stmt(self, s: Stmt) -> None:
         """A statement in which loops bound to axes may still come."""
         if is_plain(s) and not isinstance(s, Seq) and not in_parts(s, self.params):
-            self.by_first(self.units.kinds, s)
+            self.by_first(self.launch_axes.kinds, s)
         elif isinstance(s, Seq):
             for x in s.stmts:
                 self.stmt(x)
@@ -103,7 +103,7 @@ class NestWalk(ABC):
     def by_first(self, kinds: Sequence[str], s: Stmt) -> None:
         """A statement outside of the loops of some axes: the first thread runs it alone if threads share what it
         writes."""
-        kinds = [k for k in kinds if k not in self.inside and self.units.units.first(k, s, self.buffers)]
+        kinds = [k for k in kinds if k not in self.inside and self.launch_axes.nest_axes.first(k, s, self.buffers)]
         with self.only_first(kinds):
             self.plain(s)
 
@@ -121,7 +121,7 @@ class NestWalk(ABC):
 
     def here(self, kind: str) -> int:
         """The threads of an axis that run what is emitted now."""
-        return self.units.count[kind]
+        return self.launch_axes.count[kind]
 
     def all_of(self, kind: str) -> Expr:
         """The size of an axis as the extent of a loop on all of its threads."""
@@ -137,12 +137,12 @@ class NestWalk(ABC):
     @property
     def open_launch(self) -> OpenLaunch | None:
         """What the host computes for a size."""
-        return None if self.closed is None else self.closed.with_grid(self.units.launch.grid)
+        return None if self.closed is None else self.closed.with_grid(self.launch_axes.launch.grid)
 
     def bound(self, s: For) -> None:
         self.inside[s.kind] = s.var
         with self.at.bind(s.var, self.names[s.kind]), self.unless_in_place(s):
-            if self.units.is_thread(s.kind) or s.extent != self.all_of(s.kind):
+            if self.launch_axes.is_thread(s.kind) or s.extent != self.all_of(s.kind):
                 extent = self.at.index(s.extent)
                 with self.text.where(self.text.test("slt", self.names[s.kind], extent), "within"):
                     self.stmt(s.body)
@@ -216,7 +216,7 @@ class NestWalk(ABC):
 
     def asynchronous(self, s: AsyncCopy | Wait) -> None:
         why = f"{self.family} have no asynchronous copies"
-        raise self.error(why, hint="copy in a loop of the block's units, behind a barrier")
+        raise self.error(why, hint="copy in a loop of the block's threads, behind a barrier")
 
     def vector(self, s: Store, var: str, count: int) -> None:
         """All iterations of a vector loop."""

@@ -1,5 +1,5 @@
 """Emits dp4a-like intrinsics, four byte products added to an i32, for loops with the note ``dot``
-(`schedule.primitives.tensors`)."""
+(`schedule.primitives.tensorize`)."""
 
 from __future__ import annotations
 

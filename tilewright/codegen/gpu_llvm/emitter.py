@@ -10,20 +10,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.exchange import held
 from ...schedule.inplace import COPIES, inplace_pairs
 from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
+from ...schedule.shuffles import held
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
 from ..gpu.open_launch import OpenLaunch, typical_grid
 from ..gpu.walk import NestWalk
 from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue
 from .dot_products import Dot4Emitter
-from .exchange import Exchange
 from .expressions import GpuLlvmExpressions
 from .family import Family
 from .memory import ALIGN_BYTES, GLOBAL, GpuLlvmMemory, Lanes
+from .shuffles import Exchange
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -67,7 +67,7 @@ class GpuLlvmEmitter(NestWalk):
         self.dots = Dot4Emitter(self.memory, {d.name: d for d in machine.dot_products}, self.dot_product)
         self.exchange = Exchange(self.memory, held(self.buffers, machine), self.inside, self.shuffle)
         self.shared: dict[str, int] = {}
-        self.told: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
+        self.distinct: set[tuple[str, str]] = set()  # of which it is known at hand that they are not
 
     def run(self) -> GpuLlvmKernel:
         alone = {name for pair in self.pairs for name in pair}
@@ -77,12 +77,12 @@ class GpuLlvmEmitter(NestWalk):
             how = "" if p.name in alone else " noalias"
             params.append(f"{GLOBAL}{how} align {PARAMETER_ALIGN_BYTES} %p{i}")
         params += self.more_params()
-        self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.names = {k: self.axis_index(k) for k in self.launch_axes.kinds}
         self.define_sizes()
         self.begin()
         self.stmt(self.nest.body)
         self.end()
-        launch = replace(self.units.launch, grid=typical_grid(self.units.launch.grid))
+        launch = replace(self.launch_axes.launch, grid=typical_grid(self.launch_axes.launch.grid))
         x, y, z = launch.block
         told = {
             "more": self.attributes(),
@@ -121,7 +121,7 @@ class GpuLlvmEmitter(NestWalk):
 
     def unless_in_place(self, s: For) -> AbstractContextManager[None]:
         source = s.note(COPIES)
-        pairs = {(o, source) for o in writes(s)} & set(self.pairs) - self.told
+        pairs = {(o, source) for o in writes(s)} & set(self.pairs) - self.distinct
         if not pairs:
             return nullcontext()
         ((output, _),) = pairs
@@ -131,10 +131,10 @@ class GpuLlvmEmitter(NestWalk):
     @contextmanager
     def _where_apart(self, pair: tuple[str, str], cond: str) -> Iterator[None]:
         """Inside it is known that two parameters are not one memory."""
-        self.told.add(pair)
+        self.distinct.add(pair)
         with self.text.where(cond, "apart"):
             yield
-        self.told.discard(pair)
+        self.distinct.discard(pair)
 
     def shuffle(self, word: str, asked: str | int) -> str:
         """The word of another lane: of the one of this number (``i32 name``), or of the one so far apart (xor)."""

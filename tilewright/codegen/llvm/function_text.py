@@ -1,4 +1,4 @@
-"""LLVM IR of functions that call kernels, as it is written line by line, and what such functions share."""
+"""Builder of LLVM IR text for functions that call kernels, and what such functions share."""
 
 from __future__ import annotations
 

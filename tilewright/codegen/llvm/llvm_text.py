@@ -1,4 +1,4 @@
-"""LLVM IR text as the MLIR wheel writes it (LLVM 24) to text as llvmlite reads it (LLVM 22).
+"""Translates LLVM IR text of the MLIR wheel's version (LLVM 24) to what llvmlite's version (LLVM 22) reads.
 
 What differs is how floating-point literals are spelled. LLVM 24 writes short decimals (``float 1.000000e-01``), names
 (``+inf``, ``-qnan``, ``nan(0x2)``, ``snan(0x1)``) and plain bit patterns (``f0x3DCCCCCD``); LLVM 22 takes a decimal

@@ -1,4 +1,4 @@
-"""What compiling with LLVM needs to know of a machine.
+"""The machine as LLVM sees it: target triple, processor, features and ABI.
 
 A target's description may have these attributes itself; `LlvmRecord` is for one of which there is nothing more to say:
 

@@ -1,5 +1,5 @@
-"""What scheduling and emitting a kernel gave, kept on disk beside the objects: a second compilation of a model does
-neither. Workers make such entries for a model's new kernels, several at a time.
+"""Disk cache of scheduled and emitted kernels, beside the cache of their objects: a second compilation of a model does
+neither. Worker processes make the entries of a model's new kernels, several at a time.
 
 The key is the level-3 text of the kernel, the machine, and the source of this package: with another version of a rule
 nothing is found. What the tuner found for a kernel is not kept here.

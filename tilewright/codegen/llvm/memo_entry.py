@@ -1,4 +1,4 @@
-"""What scheduling and emitting one kernel gave, as data."""
+"""An entry of the disk cache of scheduled and emitted kernels (`memo`), as data."""
 
 from __future__ import annotations
 

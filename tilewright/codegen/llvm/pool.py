@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ...support import children, fork_server
+from ...support import child_processes, fork_server
 from ...support.budget import check_time
 from ...support.errors import CompileError, TilewrightError
 from ...support.files import own_folder, replacing
@@ -228,11 +228,11 @@ class _Worker:
 
     def __init__(self, pool: _Pool) -> None:
         self.pool = pool
-        self.process: children.Child | fork_server.Forked | None = None
+        self.process: child_processes.Child | fork_server.Forked | None = None
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         self.timed_out = False
 
-    def start(self) -> children.Child | fork_server.Forked:
+    def start(self) -> child_processes.Child | fork_server.Forked:
         if self.process is None or self.process.poll() is not None:
             self.process = self.pool.new(self.log)
         return self.process
@@ -264,11 +264,11 @@ class _Worker:
             return _Failure(result["error"])
         return Compiled(job.symbol, data, result["stats"], made=result.get("made"))
 
-    def _give_up(self, process: children.Child | fork_server.Forked) -> None:
+    def _give_up(self, process: child_processes.Child | fork_server.Forked) -> None:
         self.timed_out = True
         process.kill()
 
-    def _death(self, process: children.Child | fork_server.Forked, seen: int, timeout: float) -> _Failure:
+    def _death(self, process: child_processes.Child | fork_server.Forked, seen: int, timeout: float) -> _Failure:
         process.kill()
         code = process.wait()
         self.close()
@@ -319,19 +319,19 @@ class _Pool:
     def _ready(self, count: int, ahead: str) -> None:
         """Have so many workers, and what their processes are forked from."""
         self.ahead = ahead or self.ahead
-        if (count or children.can_fork()) and (self.server is None or not self.server.alive):
+        if (count or child_processes.can_fork()) and (self.server is None or not self.server.alive):
             with contextlib.suppress(OSError):
                 self.server = fork_server.start(_WORKER, self.ahead)
         while len(self.workers) < count:
             self.workers.append(_Worker(self))
 
-    def new(self, log: IO[bytes]) -> children.Child | fork_server.Forked:
+    def new(self, log: IO[bytes]) -> child_processes.Child | fork_server.Forked:
         """A new process for a worker: forked, or where that cannot be a new interpreter."""
         with contextlib.suppress(OSError):
             if self.server is not None and self.server.alive:
                 return self.server.fork(log)
         call = f"from {_WORKER} import prepare, work; prepare({self.ahead!r}); work()"
-        return children.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        return child_processes.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""The process that compiles kernels.
+"""The worker process that compiles kernels for `pool`.
 
 It reads requests from stdin and writes answers to stdout until stdin ends. A message is two little-endian 32-bit
 lengths, a JSON object and raw bytes. A request holds a kernel at level 5, or what its maker (`pool.Job`) takes: then
@@ -16,7 +16,7 @@ import time
 from importlib import import_module
 from typing import IO, Any
 
-from ...support.children import resident_bytes
+from ...support.child_processes import resident_bytes
 from ...support.errors import TilewrightError
 from .machine import LlvmMachine, from_message, named, to_message
 

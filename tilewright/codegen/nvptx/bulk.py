@@ -71,7 +71,7 @@ class Bulk:
         self.maps: list[TensorMap] = []
         self.aligned: dict[str, int] = {}
         self.places: dict[str, int] = {}
-        self.clusters = Clusters.of(nest, core.units)
+        self.clusters = Clusters.of(nest, core.launch_axes)
         self.parts: dict[Box, Box] = {}  # of boxes that the blocks of a cluster copy together
         for s in walk_stmts(nest.body):
             if isinstance(s, AsyncCopy) and s.bulk and machine.bulk is not None:
@@ -82,7 +82,7 @@ class Bulk:
                         self.parts[box] = part
                     self.map_of(self.parts.get(box, box))
                     self.aligned[box.target.name] = max(pattern, self.aligned.get(box.target.name, 0))
-        if self.boxes and THREAD in core.units.count:
+        if self.boxes and THREAD in core.launch_axes.count:
             raise self.refuse(
                 "bulk copies are begun for a block, and loops on thread have none", "bind them to block.x"
             )

@@ -35,14 +35,14 @@ class Clusters:
     rank: str = ""
 
     @staticmethod
-    def of(nest: Nest, units: LaunchAxes) -> Clusters:
+    def of(nest: Nest, launch_axes: LaunchAxes) -> Clusters:
         loops = [s for s in walk_stmts(nest.body) if isinstance(s, For)]
         ranks = [s.var for s in loops if s.kind == CLUSTER]
         produced = [s for s in loops if s.note(PRODUCER)]
-        if units.clustered == 1 or len(ranks) != 1 or len(produced) != 1:
+        if launch_axes.clustered == 1 or len(ranks) != 1 or len(produced) != 1:
             return Clusters()
         simple = last(nest.body, produced[0]) and not _waits(nest.body, produced[0])
-        return Clusters(units.clustered, ranks[0]) if simple else Clusters()
+        return Clusters(launch_axes.clustered, ranks[0]) if simple else Clusters()
 
     def part(self, box: Box, align: int) -> Box | None:
         """What a block copies of a box, for all; None if each copies the whole box for itself. Parts begin at multiples

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schedule.concurrent import is_plain
+from ...schedule.concurrency import is_plain
 from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts, stores, transform
 from ...schedule.producers import PRODUCER
@@ -22,8 +22,8 @@ from .bulk import Bulk, TensorMap
 from .copies import AsyncCopies, waits
 from .fragments import LANE, Fragments
 from .functions import FUNCTIONS, INSTRUCTIONS
-from .needless import needless_barriers
 from .producers import Producers
+from .redundant_barriers import needless_barriers
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -64,7 +64,7 @@ def emit(nest: Nest, machine: Machine) -> NvptxKernel:
 class NvptxEmitter(gpu.GpuLlvmEmitter):
     def __init__(self, nest: Nest, machine: Machine) -> None:
         super().__init__(nest, machine, NVIDIA)
-        self.at.ranges[LANE] = (0, self.units.lanes - 1)
+        self.at.ranges[LANE] = (0, self.launch_axes.lanes - 1)
         self.copies, self.waits = AsyncCopies(self.memory), waits(self.nest.body)
         self.bulk = Bulk(self, self.nest, machine)
         self.fragments = Fragments(self, self.nest, machine)
@@ -85,8 +85,8 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
         return list(self.bulk.params)
 
     def begin(self) -> None:
-        if self.units.lane:
-            self.at.names[LANE] = next(self.names[k] for k in self.units.kinds if self.units.is_lane(k))
+        if self.launch_axes.lane:
+            self.at.names[LANE] = next(self.names[k] for k in self.launch_axes.kinds if self.launch_axes.is_lane(k))
         self.producers = Producers(self, self.bulk, self.fragments.groups, self.trade)
         self.bulk.begin(self.producers.arrivals if self.bulk.rings.steps else 0)
 
@@ -99,7 +99,7 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
         access after the other, or leaves out some that teams hand to each other; and blocks of a cluster."""
         many = self.fragments.folds_rows or self.producers.traded or self.kept >= MANY_NUMBERS
         alone = ' "nvvm.minctasm"="1"' if many else ""
-        blocks = self.units.clustered
+        blocks = self.launch_axes.clustered
         return alone + (f' "nvvm.cluster_dim"="{blocks},1,1"' if blocks > 1 else "")
 
     # ---- who runs what
@@ -107,7 +107,7 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
     def stmt(self, s: Stmt) -> None:
         if is_plain(s) and not isinstance(s, Seq) and not in_parts(s, self.params):
             self.together = self.fragments.within(s)
-            kinds = [k for k in self.units.kinds if not (self.together and self.units.is_lane(k))]
+            kinds = [k for k in self.launch_axes.kinds if not (self.together and self.launch_axes.is_lane(k))]
             self.by_first(kinds, s)
             self.together = False
         elif isinstance(s, For) and not s.bound and s.note(PRODUCER):
@@ -132,11 +132,13 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
 
     @contextmanager
     def by_first_of_block(self) -> Iterator[None]:
-        with self.only_first([k for k in self.units.kinds if BLOCK in self.units.units.axes[k].barriers]):
+        with self.only_first(
+            [k for k in self.launch_axes.kinds if BLOCK in self.launch_axes.nest_axes.axes[k].barriers]
+        ):
             yield
 
     def here(self, kind: str) -> int:
-        return self.units.count[kind] - (self.consuming and self.units.is_team(kind))
+        return self.launch_axes.count[kind] - (self.consuming and self.launch_axes.is_team(kind))
 
     def written_out(self, body: Stmt) -> AbstractContextManager[None]:
         return self.fragments.groups.run_of(body)
@@ -160,7 +162,7 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
     def plain(self, s: Stmt) -> None:
         if self.together and not self.fragments.within(s):
             self.together = False
-            self.by_first([k for k in self.units.kinds if self.units.is_lane(k)], s)
+            self.by_first([k for k in self.launch_axes.kinds if self.launch_axes.is_lane(k)], s)
             self.together = True
         elif self.fragments.takes(s):
             self.fragments.emit(s)
@@ -172,7 +174,7 @@ class NvptxEmitter(gpu.GpuLlvmEmitter):
 
     def shuffle(self, word: str, asked: str | int) -> str:
         how, lane = ("bfly", f"i32 {asked}") if isinstance(asked, int) else ("idx", asked)
-        args = ["i32 -1", word, lane, f"i32 {self.units.warp - 1}"]
+        args = ["i32 -1", word, lane, f"i32 {self.launch_axes.warp - 1}"]
         return self.text.call(f"llvm.nvvm.shfl.sync.{how}.i32", "i32", args)
 
     def alloc(self, b: Buffer) -> None:

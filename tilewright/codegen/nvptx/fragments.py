@@ -35,7 +35,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
 from ..gpu_llvm.builder import BYTES, llvm_type
 from ..gpu_llvm.memory import OWN, Lanes
 from .fragment_rows import WARP, FragmentRows
-from .groups import Groups
+from .warpgroups import Groups
 
 if TYPE_CHECKING:
     from .emitter import NvptxEmitter
@@ -112,15 +112,15 @@ class Fragments:
         self.names = {b.name for b in core.buffers.values() if b.scope in {p.memory for p in self.products.values()}}
         self.roles: dict[str, Role] = {}
         self.groups = Groups(self)
-        self.rows = FragmentRows(core.expressions, core.units.lanes, self.refuse)
+        self.rows = FragmentRows(core.expressions, core.launch_axes.lanes, self.refuse)
         for s in walk_stmts(nest.body) if self.names else ():
             product = self.products.get(noted(s) or "")
             if product is not None and _depth(s) == PRODUCT_LOOPS:
                 self._roles(read_product(s, product, core.buffers))
 
     def _roles(self, loops: ProductLoops) -> None:
-        units = self.core.units
-        if not units.lane or units.lanes != loops.product.rows // _ROWS_OF_WARP * WARP:
+        axes = self.core.launch_axes
+        if not axes.lane or axes.lanes != loops.product.rows // _ROWS_OF_WARP * WARP:
             raise self.refuse(
                 f"{loops.product.name} is run by {loops.product.rows // _ROWS_OF_WARP * WARP} threads together",
                 hint="bind loops around it to warp, or to group if four warps run it",

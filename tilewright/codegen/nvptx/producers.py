@@ -63,7 +63,7 @@ class ProducerEmitter(Protocol):
 
     nest: Nest
     buffers: dict[str, Buffer]
-    units: LaunchAxes
+    launch_axes: LaunchAxes
     names: dict[str, str]
     text: GpuLlvmBuilder
     at: GpuIndices
@@ -80,30 +80,30 @@ class Producers:
         self, core: ProducerEmitter, copies: ProducerCopies, products: Products, trade: RegisterTrade | None
     ) -> None:
         self.core, self.copies, self.products, self.trade = core, copies, products, trade
-        self.text, self.at, self.units, self.names = core.text, core.at, core.units, core.names
+        self.text, self.at, self.launch_axes, self.names = core.text, core.at, core.launch_axes, core.names
         self.found: Produced | None = None  # the loop whose consumers' part is being emitted
         self.traded = False  # whether registers change hands
 
     @property
     def teams(self) -> int:
         """Teams that compute; one more begins copies."""
-        return self.units.count[self.units.team] - 1
+        return self.launch_axes.count[self.launch_axes.team] - 1
 
     @property
     def arrivals(self) -> int:
         """At the barrier of a step: one lane of each warp does."""
-        return self.teams * (self.units.lanes // self.units.warp)
+        return self.teams * (self.launch_axes.lanes // self.launch_axes.warp)
 
     def loop(self, s: For) -> None:
         """Both of the loops that a loop with a producer is."""
         core, text = self.core, self.text
         found = read_producer(s, core.buffers, self.copies.memory)
         core.block_barrier()
-        producer = text.op(f"icmp eq i32 {core.names[self.units.team]}, {self.teams}")
+        producer = text.op(f"icmp eq i32 {core.names[self.launch_axes.team]}, {self.teams}")
         few, many = self.registers(s)
         with text.where(producer, "producer"):
             self.keep("dec", few)
-            first = text.op(f"icmp eq i32 {core.names[self.units.lane]}, 0")
+            first = text.op(f"icmp eq i32 {core.names[self.launch_axes.lane]}, 0")
             with text.where(first, "begins"):
                 self.produce(s, found)
         with text.where(text.op(f"xor i1 {producer}, true"), "consumers"):
@@ -142,7 +142,7 @@ class Producers:
     def meet(self) -> None:
         """The barrier of those that compute."""
         self.products.before_barrier()
-        count = self.teams * self.units.lanes
+        count = self.teams * self.launch_axes.lanes
         self.text.call("llvm.nvvm.barrier.cta.sync.aligned.count", "void", [f"i32 {_TOGETHER}", f"i32 {count}"])
 
     def consume(self, s: For) -> None:
@@ -166,17 +166,17 @@ class Producers:
         """Signals that a step's data are consumed: one lane of each warp arrives at the barrier."""
         self.text.line(self.copies.fence)
         self.text.call("llvm.nvvm.bar.warp.sync", "void", ["i32 -1"])
-        lane = self.text.op(f"urem i32 {self.core.names[self.units.lane]}, {self.units.warp}")
+        lane = self.text.op(f"urem i32 {self.core.names[self.launch_axes.lane]}, {self.launch_axes.warp}")
         self.copies.arrive_at(lane, self.copies.barrier(DONE, number))
 
     # ---- registers
 
     def registers(self, s: For) -> tuple[int, int]:
         """Registers of a producer thread and of a consumer thread; 0 where none are reallocated."""
-        units = self.units
-        if self.trade is None or self.trade.units != units.lanes or not last(self.core.nest.body, s):
+        axes = self.launch_axes
+        if self.trade is None or self.trade.threads != axes.lanes or not last(self.core.nest.body, s):
             return 0, 0
-        each = self.trade.each(units.count[units.team] * units.lanes)
+        each = self.trade.each(axes.count[axes.team] * axes.lanes)
         if self.products.held + _OTHERS < each:
             return 0, 0
         spare = (self.teams + 1) * each - self.trade.least

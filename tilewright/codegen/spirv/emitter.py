@@ -67,7 +67,7 @@ class SpirvEmitter(NestWalk):
     def run(self) -> SpirvModule:
         pieces = tuple(self.memory.begin_parameter(p, p.name in self.nest.outputs) for p in self.nest.params)
         scratch = self.begin_scratch()
-        self.names = {k: self.unit(k) for k in self.units.kinds}
+        self.names = {k: self.axis_index(k) for k in self.launch_axes.kinds}
         self.define_sizes()
         self.stmt(self.nest.body)
         launch = self.launch()
@@ -89,7 +89,7 @@ class SpirvEmitter(NestWalk):
         sizes = []
         for kind, arrays in self.large.items():
             each = sum(b.size for b in arrays)
-            whole, first = self.memory.begin_scratch(kind, each, self.unit_number()), 0
+            whole, first = self.memory.begin_scratch(kind, each, self.flat_thread_index()), 0
             for b in arrays:
                 at = self.text.integer("add", whole.first, self.text.number(first))
                 self.memory.places[b.name] = replace(whole, first=at)
@@ -97,7 +97,7 @@ class SpirvEmitter(NestWalk):
             sizes.append(sum(own_bytes(b) for b in arrays))
         return tuple(sizes)
 
-    def unit_number(self) -> str:
+    def flat_thread_index(self) -> str:
         """The index of the thread among all of the grid."""
         launch, text = self.launch(), self.text
         found = text.number(0)
@@ -110,8 +110,8 @@ class SpirvEmitter(NestWalk):
         return found
 
     def launch(self) -> Launch:
-        made = self.units.launch
-        if any(self.units.is_thread(k) for k in self.units.kinds):
+        made = self.launch_axes.launch
+        if any(self.launch_axes.is_thread(k) for k in self.launch_axes.kinds):
             made = replace(made, grid=(smaller(made.grid[0], _GRID), 1, 1))
         return limited(made, self.nest, self.own)
 
@@ -130,13 +130,13 @@ class SpirvEmitter(NestWalk):
 
     def bound(self, s: For) -> None:
         """More iterations than there can be threads are done in turns."""
-        units, limit = _GRID * self.launch().block[0], bounds(s.extent, self.at.ranges)
-        if not self.units.is_thread(s.kind) or (limit is not None and limit[1] <= units):
+        threads, limit = _GRID * self.launch().block[0], bounds(s.extent, self.at.ranges)
+        if not self.launch_axes.is_thread(s.kind) or (limit is not None and limit[1] <= threads):
             super().bound(s)
             return
         first = self.names[s.kind]
-        with self.text.counted(self.at.index(ceildiv(s.extent, units))) as turn:
-            before = self.text.integer("mul", turn, self.text.number(units))
+        with self.text.counted(self.at.index(ceildiv(s.extent, threads))) as turn:
+            before = self.text.integer("mul", turn, self.text.number(threads))
             self.names[s.kind] = self.text.integer("add", before, first)
             super().bound(s)
         self.names[s.kind] = first

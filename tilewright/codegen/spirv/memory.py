@@ -89,10 +89,10 @@ class SpirvMemory:
         self.places[b.name] = whole
         return count
 
-    def begin_scratch(self, kind: str, own: int, unit: str) -> SpirvPointer:
+    def begin_scratch(self, kind: str, own: int, thread: str) -> SpirvPointer:
         """A buffer of which each thread has `own` elements."""
         found = self._buffer(kind, 1, _BITS[kind] // 8)
-        return replace(found, first=self.text.integer("mul", unit, self.text.number(own)))
+        return replace(found, first=self.text.integer("mul", thread, self.text.number(own)))
 
     def _buffer(self, kind: str, lanes: int, step: int) -> SpirvPointer:
         vector, number = kind if lanes == 1 else f"vector<{lanes}x{kind}>", self.bound

@@ -1,4 +1,4 @@
-"""How buffers are read and written: one of the four parts of the emitter.
+"""Memory access: scalar and vector loads and stores of buffers. One of the four parts of the emitter.
 
 A buffer is read at the same place by all lanes, along neighbours, or picked out of whole vectors (`shared_tail`,
 `strided`, `transposed`), else gathered; it is written along neighbours, past the caches (`non_temporal`), between the

@@ -1,5 +1,5 @@
-"""Steps of reductions: two values into one, the lanes of a vector into one value. And updates of an accumulator that
-are in no loop of `vector_sums` or `row_sums`."""
+"""Reductions: combines two values, and reduces the lanes of a vector to a scalar. And updates of accumulators outside
+of the loops of `vector_sums` and `row_sums`."""
 
 from __future__ import annotations
 

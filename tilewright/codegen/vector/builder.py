@@ -1,5 +1,5 @@
-"""The text of a kernel as it grows: lines, names of values, scopes, constants, and what stands for loop variables, for
-elements in registers and for lanes at this place."""
+"""Builder of a kernel's MLIR text: lines, names of values, scopes, constants, and the values that stand for loop
+variables, register buffers and lanes at this place."""
 
 from __future__ import annotations
 

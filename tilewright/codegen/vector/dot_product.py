@@ -1,5 +1,6 @@
-"""Sums of products of bytes, and upper words of products: functions that the target defines when a kernel is compiled
-(``@tw_dot_NAME``). A sum of products is an unrolled loop with the note ``dot``, the name of an instruction:
+"""Byte dot products (like VNNI's) and high halves of products, as calls of functions that the target defines when a
+kernel is compiled (``@tw_dot_NAME``). A dot product is an unrolled loop with the note ``dot``, the name of an
+instruction:
 
     for l in vector(16): for q in unroll(4, notes={'dot': NAME}): acc[l] += x[k*4 + q] * w[k, l, q]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...schedule.concurrent import only_threads
+from ...schedule.concurrency import only_threads
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, Target, in_parts, writes
 from ...schedule.region import all_ranges

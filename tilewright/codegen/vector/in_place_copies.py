@@ -1,4 +1,4 @@
-"""Loops that copy an input to the output (the note `COPIES`): where both are one memory, nothing is done."""
+"""Elides copies of an input to the output (loops with the note `COPIES`) where both are the same memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where elements lie: index expressions as MLIR text, and what lanes read as offsets from the first one."""
+"""Address computation: index expressions as MLIR text, and the offsets of a vector's lanes from the first one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores whose lanes lie between each other's: vectors are shuffled so that whole ones are written.
+"""Interleaved stores: vectors are shuffled so that whole ones are written.
 
     for i in vector(16):
         y[i * 3] = a[i]                   # as tensors that are stacked along their last dimension

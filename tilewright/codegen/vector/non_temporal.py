@@ -1,4 +1,4 @@
-"""Results that are written past the caches: loops with the note ``uncached``.
+"""Non-temporal stores, past the caches: loops with the note ``uncached``.
 
 Such a store wants its whole vector aligned, which the caller's memory need not be: the loop is there twice, and where
 it starts decides. Other threads may see these stores late; the kernel ends with a fence.

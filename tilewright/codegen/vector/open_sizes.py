@@ -1,5 +1,5 @@
-"""Sizes that are known at run time only, as values of a kernel: it gets those of the symbols in a table, and computes
-the others from them once, at its beginning."""
+"""Dynamic sizes in CPU kernels: a kernel gets the values of the symbols in a table, and computes all other sizes from
+them once, at its beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the emitter are, and what they may ask of its core."""
+"""The interface between the parts of the emitter and its core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of several rows, each across the lanes of a vector: the lanes of all rows are added at once.
+"""Horizontal reductions of several vectors at once: the lanes of all rows are added in one tree.
 
     for r in unroll(16):
         y[r] = 0

@@ -1,4 +1,4 @@
-"""Vectors that a few rows share: each row has as many lanes as the next one.
+"""Remainder columns of several rows packed into one vector: each row has the same number of its lanes.
 
     for j in vector(16):
         acc[j // 8, j % 8] += x[j // 8 * 100] * w[j % 8]     # two rows of eight columns

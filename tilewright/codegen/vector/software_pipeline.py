@@ -1,4 +1,5 @@
-"""Loops over the rows of a task as one, each some rows behind the one before (`Schedule.stagger`):
+"""Software pipelining of loops over rows (`Schedule.stagger`): they run as one loop, each some rows behind the one
+before:
 
 for i: max of row i          for t in range(n + 4):
 for i: exp of row i     ->       if t < n:           max of row t

@@ -1,4 +1,4 @@
-"""Lanes that read no neighbours, but places that are known: whole vectors are loaded and the elements picked out.
+"""Strided and gathered vector loads with known offsets: whole vectors are loaded and the elements shuffled out.
 
     for i in vector(16):
         y[i] = x[i * 2]                   # as the half of a picture

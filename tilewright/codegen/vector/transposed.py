@@ -1,4 +1,4 @@
-"""Tiles that are read along one loop and written along the other: transposed in registers.
+"""In-register transposition of tiles that are read along one loop and written along the other.
 
     for a in unroll(16):
         for b in vector(16):

@@ -1,5 +1,4 @@
-"""What emission goes about with: SSA values, the loop that is vectorized, and places in memory; types and constants as
-MLIR text."""
+"""Data types of the emitter: SSA values, the vectorized loop, places in memory; types and constants as MLIR text."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-from ...support import children
+from ...support import child_processes
 from ...support.errors import ModelError
 
 #: brackets inside of each other, of all kinds together (real models have about twenty)
@@ -85,7 +85,7 @@ def without_shardings(text: str) -> str:
 def from_bytecode(data: bytes, source: str) -> str:
     """The text of bytecode, MLIR's own or StableHLO's portable form; ModelError if it is damaged."""
     try:
-        child = children.start(_READ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child = child_processes.start(_READ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as e:
         raise ModelError(
             f"{source} is bytecode, which is read in a process of its own, and none can be started: {e}",

@@ -1,4 +1,4 @@
-"""Indices that have to be within a dimension: what others mean ONNX leaves open, and kernels clamp them.
+"""Bounds checks of indices in ONNX models: constant indices out of range are errors, others are clamped by the kernels.
 
 A constant one that is outside is an error, unless its operator is one that the outputs do not need, or part of a branch
 that may not be taken. Those that only a run knows are looked at where the importer has `checks` (the option

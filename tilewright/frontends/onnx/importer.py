@@ -18,7 +18,7 @@ from ...ir import dialect
 from ...ir.context import use
 from ...ir.graph import INLINE_ELEMENTS, Graph
 from ...ir.types import NUMPY, Type, addressable, from_array, is_float, type_of
-from ...runtime import indices, noise
+from ...runtime import indices, random_seed
 from ...support.budget import Counter
 from ...support.errors import ModelError, OpError, TilewrightError, UnsupportedError
 from ...support.sizes import Undecided, decode, is_open
@@ -294,7 +294,7 @@ class OnnxImporter:
             return failed
         except OpError as e:
             error = ModelError(str(e), stage="import", operator=node.label)
-            error.asks = e.asks
+            error.size_condition = e.size_condition
             raise error from None
         except TilewrightError as e:
             e.operator = e.operator or node.label
@@ -368,8 +368,10 @@ class OnnxImporter:
         if self._key is None:
             t = Type((), "i32")
             block = self.graph.block
-            self._key = OnnxValue(t, block.add_argument(t.mlir(), ir.Location.name(noise.KEY)), name=noise.KEY)
-            self.arguments.append(noise.KEY)
+            self._key = OnnxValue(
+                t, block.add_argument(t.mlir(), ir.Location.name(random_seed.KEY)), name=random_seed.KEY
+            )
+            self.arguments.append(random_seed.KEY)
         return self._key
 
     def materialize(self, value: OnnxValue) -> ir.Value:

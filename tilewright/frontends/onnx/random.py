@@ -1,5 +1,5 @@
 """Random numbers. Those of a node with a seed are the same in every run; a node without one gets others in every run,
-by the key that the runtime gives (`runtime.noise`), and not those of another node.
+by the key that the runtime gives (`runtime.random_seed`), and not those of another node.
 """
 
 from __future__ import annotations

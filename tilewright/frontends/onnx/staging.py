@@ -33,7 +33,7 @@ from torch_mlir.dialects import func
 from ...ir.context import use
 from ...ir.graph import Graph
 from ...ir.types import from_array
-from ...runtime import noise
+from ...runtime import random_seed
 from ...runtime.parts import DynamicInfo, EmbeddedConstant, Entry, Source, StoredSource
 from ...support import host_operators as host
 from ...support.errors import UnsupportedError
@@ -361,7 +361,7 @@ class OnnxSubgraphImporter(OnnxImporter):
         if ask.value is None or ask.operator in CONTROL or ask.operator in host.OPERATORS:
             return
         names = {self.arguments[i] for i in inputs_of(ask.value)}
-        if not names or noise.KEY in names or not is_arithmetic(ask.value):
+        if not names or random_seed.KEY in names or not is_arithmetic(ask.value):
             return
         if not all(_small(self.entries[n]) for n in names):
             return
@@ -474,7 +474,7 @@ class OnnxSubgraphImporter(OnnxImporter):
         labels = [names.get(i, f"result{i}") for i in range(len(values))] + self.check_names()
         self.graph.sign(feeds, labels)
         self.graph.verify(stage="import")
-        return tuple(n for n in feeds if n != noise.KEY)
+        return tuple(n for n in feeds if n != random_seed.KEY)
 
     # ---- what the runtime does ----
 

@@ -65,7 +65,7 @@ def enlarged(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Examples in which open dimensions of size 1 are 2, for PyTorch takes a 1 for a size that never changes."""
     larger: dict[int, torch.Tensor] = {}
-    for x, dims in _told(module, args, kwargs, dynamic_shapes):
+    for x, dims in _with_dims(module, args, kwargs, dynamic_shapes):
         for axis, d in dims.items():
             now = larger.get(id(x), x)
             if now.shape[axis] == 1 and _opens(d):
@@ -77,7 +77,7 @@ def enlarged(
     return pytree.tree_map(swap, args), pytree.tree_map(swap, kwargs)
 
 
-def _told(
+def _with_dims(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> list[tuple[torch.Tensor, dict[int, Any]]]:
     """The tensors among the examples, each with what is said of its dimensions."""
@@ -129,7 +129,7 @@ def places(
     """The named dimensions of inputs: by placeholder and axis."""
     names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     flat = pytree.tree_leaves((args, kwargs), is_leaf=lambda x: x is None)
-    told = {id(x): dims for x, dims in _told(module, args, kwargs, shapes)}
+    told = {id(x): dims for x, dims in _with_dims(module, args, kwargs, shapes)}
     return {
         (name, axis): Dim(d.__name__, max(d.min, 1), d.max)
         for name, x in zip(names, flat, strict=True)

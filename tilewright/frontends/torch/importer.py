@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ...ir.graph import Graph
-from ...ir.maker import Maker
+from ...ir.graph_builder import Maker
 from ...ir.types import Type, from_array, type_of
-from ...runtime import noise
+from ...runtime import random_seed
 from ...support.errors import CompileError, TilewrightError, UnsupportedError
 from ...support.sizes import Size, Undecided
 from ..open_values import fixed
@@ -32,7 +32,7 @@ from .node import (
     touches_complex,
 )
 from .registry import find, find_on_host
-from .run_time import float_of
+from .runtime_scalars import float_of
 from .symbols import Known, NoFormula, formula_of, holds, size_of
 
 _ON_NUMBERS = {
@@ -138,10 +138,10 @@ class TorchImporter:
 
     def key(self) -> FxTensor:
         """The input that is another number in every run; the graph gets it when it is first asked for."""
-        if noise.KEY not in self.arguments:
+        if random_seed.KEY not in self.arguments:
             t = Type((), "i32")
-            self.arguments[noise.KEY] = FxTensor(self.make.input(noise.KEY, t), t)
-        return self.arguments[noise.KEY]
+            self.arguments[random_seed.KEY] = FxTensor(self.make.input(random_seed.KEY, t), t)
+        return self.arguments[random_seed.KEY]
 
     def draw(self) -> int:
         """The number of a node that draws random numbers."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch_mlir import ir
 
-from ...ir.maker import Maker
+from ...ir.graph_builder import Maker
 from ...ir.types import NUMPY, Type, Typed, is_float, type_of
 from ...ops.common import broadcast_shapes
 from ...support.errors import UnsupportedError

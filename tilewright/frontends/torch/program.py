@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...ir.graph import Graph
 from ...ir.types import Type
-from ...support import bugs
+from ...support import internal_errors
 from ...support.errors import TilewrightError, UnsupportedError, UsageError
 from ...support.sizes import Dim, at_most, current, open_sizes
 from . import arrays
@@ -30,7 +30,7 @@ from .dynamic_shapes import check_ends, enlarged, for_pytorch, hinted, places
 from .foreach import foreach_decompositions
 from .importer import TorchImporter
 from .node import COMPLEX, DTYPES
-from .number_buffers import export_with_constants
+from .scalar_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 from .tracing import traced, untraced
 
@@ -165,7 +165,7 @@ class TorchProgram:
                 left = undecided(program._guards(), program._known(), ())
             return program if all(guard in program.checked for guard, _ in left) else None
         except Exception as e:  # PyTorch's own words say what is wrong
-            bugs.note_own(e, "PyTorch's conditions are not proved")
+            internal_errors.note_own(e, "PyTorch's conditions are not proved")
             return None
 
     # ---- open dimensions ----

@@ -21,7 +21,7 @@ from torch_mlir import ir
 
 from ...graph.cut import divide
 from ...ir.types import NUMPY, from_array
-from ...runtime import noise
+from ...runtime import random_seed
 from ...runtime.parts import DynamicInfo, Entry, Source, StoredSource, plain
 from ...support import host_operators as host
 from ...support.errors import CompileError, UnsupportedError
@@ -175,7 +175,7 @@ class TorchSubgraphImporter(TorchImporter):
         results, values = self._results_wanted()
         actions = tuple(map(self._action, self.on_host_now))
         graph = self.make.finish([(f"result{i}", v) for v, i in values.items()]) if values else None
-        feeds = tuple(n for n in self.make.names if n != noise.KEY)
+        feeds = tuple(n for n in self.make.names if n != random_seed.KEY)
         numbers = self.frozen | {n.name for n in self.on_host_now if not _is_tensor(n)}
         frozen = numbers.intersection(source.reads("main", self.later))
         return SubgraphPlan(graph, feeds, results, self.constants, actions, self.later, frozen)

@@ -1,5 +1,6 @@
-"""Sums of products on instructions that take neighbours of the reduction together: pairs of bf16, groups of bytes, rows
-of matrices. In memory such numbers are neighbours: the operand of the rows has them so, a constant one is packed so."""
+"""Sums of products on dot-product and matrix instructions, which take several neighbours of the reduction at once:
+pairs of bf16, groups of bytes, rows of matrices. The operand of the rows has such neighbours in memory; a constant
+one is packed so."""
 
 from __future__ import annotations
 

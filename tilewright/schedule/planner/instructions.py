@@ -1,5 +1,5 @@
-"""What multiplies and adds: vectors of f32, pairs of bf16, bytes, registers that hold matrices. Each says which tiles
-of sums its registers hold, and what a step of the reduction with one costs."""
+"""Multiply-add instructions that a plan may use: f32 vectors, pairs of bf16, bytes, matrix registers. Each says which
+tiles of sums its registers hold, and what a step of the reduction with one costs."""
 
 from __future__ import annotations
 

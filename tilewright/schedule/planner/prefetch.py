@@ -1,5 +1,5 @@
-"""Packed operands are asked for before they are used: in a model they come from beyond the second-level cache, and
-hardware prefetching stops at every page."""
+"""Software prefetch of packed operands: in a model they come from beyond the second-level cache, and hardware
+prefetching stops at every page."""
 
 from __future__ import annotations
 

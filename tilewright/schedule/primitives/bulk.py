@@ -1,4 +1,4 @@
-"""Primitives for copies by an engine of the machine, and for units that do nothing else than begin them."""
+"""Primitives for copies by an engine of the machine (TMA), and for producers that do nothing else than begin them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class BulkPrimitives(State):
 
     @primitive
     def bulk(self, block: str) -> None:
-        """Let an engine of the machine (`machine.BulkCopy`) do the copies of a block: one unit begins each, and all
+        """Let an engine of the machine (`machine.BulkCopy`) do the copies of a block: one thread begins each, and all
         that share the memory wait for it.
 
-        The block copies a box of a parameter, with zeros beyond the parameter (``guard``), into memory that units
+        The block copies a box of a parameter, with zeros beyond the parameter (``guard``), into memory that threads
         share. If it is no asynchronous copy yet, it becomes one that is waited for at once (`pipeline` then lets it run
         ahead). Refused if the machine has no such engine, or for what it cannot copy: see `schedule/bulk.py`.
 
@@ -63,13 +63,13 @@ class BulkPrimitives(State):
 
     @primitive
     def specialize(self, var: str) -> None:
-        """Let one more unit begin the bulk copies of loop `var`, while the others do all else in it: units are
-        specialized as producers and consumers. The loop keeps its meaning, and gets a note.
+        """Let a producer begin the bulk copies of loop `var`, while the other threads of the axis, the consumers, do
+        all else in it (warp specialization). The loop keeps its meaning, and gets a note.
 
         The loop begins with a barrier, after which nobody uses what its copies overwrite. In place of it the producer
         waits until all others have done an iteration; they wait for copies only. Refused if the loop is another one, or
-        if units write in it what others see. A loop around such a one may be named in its place: the producer then runs
-        ahead from one run of the inner loop into the next (`schedule/producers.py`).
+        if threads write in it what others see. A loop around such a one may be named in its place: the producer then
+        runs ahead from one run of the inner loop into the next (`schedule/producers.py`).
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.schedule.machine import Axis, BulkCopy, Machine, Memory

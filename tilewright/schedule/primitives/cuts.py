@@ -1,4 +1,4 @@
-"""The primitive that cuts a loop in two, so that the first and the last iterations can be scheduled differently."""
+"""The primitive that splits a loop's range in two (peeling), so that the parts can be scheduled differently."""
 
 from __future__ import annotations
 

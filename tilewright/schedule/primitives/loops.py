@@ -332,9 +332,9 @@ class LoopPrimitives(State):
         """Run the iterations on an axis that the machine declares (`machine.Axis`): ``thread`` or ``lanes`` of a CPU,
         ``grid.x`` or ``block`` of a GPU.
 
-        `parallel` binds to ``thread``, `vectorize` to ``lanes``. Refused if there is no such axis or it has fewer units
-        than the loop iterations, if a reduction runs over the loop, and unless the iterations can be shown to touch
-        nothing that others write without a barrier between.
+        `parallel` binds to ``thread``, `vectorize` to ``lanes``. Refused if there is no such axis or it has fewer
+        threads than the loop iterations, if a reduction runs over the loop, and unless the iterations can be shown to
+        touch nothing that others write without a barrier between.
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''

@@ -323,10 +323,10 @@ class MemoryPrimitives(State):
 
     @primitive
     def barrier(self, block: str, scope: str) -> None:
-        """Let the units that a barrier of the machine synchronizes (`machine.Axis.barriers`) wait for each other before
-        a block begins.
+        """Let the threads that a barrier of the machine synchronizes (`machine.Axis.barriers`) wait for each other
+        before a block begins.
 
-        Refused if the machine has no such barrier, and where not all units would come to it.
+        Refused if the machine has no such barrier, and where not all threads would come to it.
 
         >>> from tilewright import Schedule, te
         >>> from tilewright.schedule.machine import Axis, Machine, Memory

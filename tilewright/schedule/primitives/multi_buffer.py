@@ -1,4 +1,4 @@
-"""The primitive for buffers that iterations of a loop take in turns."""
+"""The primitive for double buffering and more: iterations of a loop take turns with several copies of a buffer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Primitives for loops that walk over two dimensions as one: buffers without the border between the dimensions, and
-operands that begin again in the middle of a vector. And for the opposite: rows with room behind them."""
+"""Primitives that flatten two dimensions into one: loops and buffers without the border between the dimensions, and
+operands that repeat in the middle of a vector. And the opposite: rows padded at their end."""
 
 from __future__ import annotations
 

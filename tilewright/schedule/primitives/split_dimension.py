@@ -1,4 +1,4 @@
-"""The primitive for buffers that lie in columns or blocks."""
+"""The primitive `split_dimension`: a buffer in panels or blocks."""
 
 from __future__ import annotations
 

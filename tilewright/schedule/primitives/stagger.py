@@ -1,4 +1,4 @@
-"""The primitive that lets the stages of a row run beside those of other rows."""
+"""The primitive `stagger`: software pipelining of the stages of row loops."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from ...tensor.expr import (
     map_loads,
 )  # fmt: skip
 from ...tensor.kernel import Kernel, Stage
-from ..concurrent import illegal
+from ..concurrency import illegal
 from ..decisions import Decision
 from ..legality import PRIVATE, check, covers
 from ..machine import Machine
@@ -169,7 +169,7 @@ class State:
         decisions: Mapping[str, Any] | None = None,
     ) -> None:
         self.kernel, self.target = kernel, target
-        self.given = dict(decisions or {})
+        self.fixed_decisions = dict(decisions or {})
         self.decisions: dict[str, Decision] = {}
         self.params = {p.name: p for p in kernel.params}
         self.temporaries = {b.name: b for b in kernel.temporaries}
@@ -282,7 +282,7 @@ class State:
         options = list(candidates)
         if default not in options:
             options.append(default)
-        chosen: Any = self.given.get(name, default)
+        chosen: Any = self.fixed_decisions.get(name, default)
         if isinstance(chosen, list):
             chosen = tuple(chosen)
         if chosen not in options:

@@ -1,4 +1,4 @@
-"""The primitive for rows of a buffer that lie in another order, so that units that read a column meet in no bank."""
+"""The primitive for rows of a buffer that lie in another order, so that threads that read a column meet in no bank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SwizzlePrimitives(State):
         """Lay out each row of a temporary with its pieces of `piece` elements in an order of its own: piece p of row r
         lies at place ``p xor (r // every)``, counted round and round.
 
-        A memory that is divided into banks gives several units the same piece of different rows at once if the rows
+        A memory that is divided into banks gives several threads the same piece of different rows at once if the rows
         have it in different banks. Refused unless the row has a power of two of pieces.
 
         >>> from tilewright import Schedule, te

@@ -37,7 +37,7 @@ class TacticPrimitives(State):
                     if elements_0_x * 256 + elements_0_unit < 999:
                         s0: y[elements_0_x * 256 + elements_0_unit] = negf(x[elements_0_x * 256 + elements_0_unit])
         >>> print(s.trace[0])
-        s.tactic('block_elementwise', units=256, vector=1)
+        s.tactic('block_elementwise', threads=256, vector=1)
         """
         from ..rules import by_typical_sizes, tactics
 
@@ -45,8 +45,8 @@ class TacticPrimitives(State):
             raise ScheduleError(
                 f"there is no tactic {name!r}", stage="schedule", hint=f"tactics: {', '.join(sorted(known))}"
             )
-        saved, outside = self._now(), (self.given, self.decisions, self.trace)
-        self.given, self.decisions, self.trace = {**self.given, **decisions}, {}, Trace(self.kernel)
+        saved, outside = self._now(), (self.fixed_decisions, self.decisions, self.trace)
+        self.fixed_decisions, self.decisions, self.trace = {**self.fixed_decisions, **decisions}, {}, Trace(self.kernel)
         try:
             with typically(by_typical_sizes(self.kernel)):
                 made = write(cast("Schedule", self), self.machine())
@@ -62,10 +62,10 @@ class TacticPrimitives(State):
                     )
         except BaseException:
             self.body, self.temporaries, self.params, self.packs = saved
-            self.given, self.decisions, self.trace = outside
+            self.fixed_decisions, self.decisions, self.trace = outside
             raise
         self.body, self._proved, mine = made, None, self.decisions
-        self.given, self.decisions, self.trace = outside
+        self.fixed_decisions, self.decisions, self.trace = outside
         self.decisions.update(mine)
         self.trace.append(
             Step("tactic", (name,), chosen, None, tuple(n for n in self.temporaries if n not in saved[1]))

@@ -300,7 +300,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
             if well or (decisions and schedule(kernel, machine).rule == module.NAME):
                 return made
             too_much.append(made)
-            result = "; ".join(made.problems) or "one unit of many does all of it"
+            result = "; ".join(made.problems) or "one thread of many does all of it"
         refused.append((module.NAME, str(result)))
     if too_much:
         best = min(too_much, key=lambda x: (_idles(x.nest, machine), x.executed.cycles if x.executed else 0.0))
@@ -312,7 +312,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
 
 
 def _idles(nest: Nest, machine: Machine) -> bool:
-    """Whether one unit does all of the work on a machine of many, which cycles do not tell."""
+    """Whether one thread does all of the work on a machine of many, which cycles do not tell."""
     return any(a.inside for a in machine.axes) and not any(
         isinstance(s, For) and s.bound for s in walk_stmts(nest.body)
     )

@@ -1,12 +1,13 @@
 """Generic back end for custom accelerators: compiler, assembler and simulator are derived from a chip's description, as
 a `Chip` subclass gives it.
 
-`describe` has the words of a description, `check` judges one, `meaning` reads the NumPy bodies of instructions.
-`binary` assembles and disassembles, `places` says what waits for what, `functional` and `timing` run programs. `match`
-finds instructions for kernels (`unify` compares the two), `plan` chooses tiles, `layouts` says how they lie, `tiles`
-writes loop nests, `emit` turns those into programs. `dialect` has programs as MLIR, `verilog` their formats for RTL,
-`order` judges their waits, `tensorize` and `by_hand` take schedules that a user writes, `layers` says how far runs are
-from what the chip could do. `target`, `partition`, `stages` and `system` make a target of it, alone or beside a host.
+`describe` has the classes of a description, `check` validates one, `semantics` traces the NumPy bodies of instructions.
+`binary` assembles and disassembles, `dependences` finds which instruction waits for which, `functional` and `timing`
+simulate programs. `match` selects instructions for kernels (`unify` compares the two), `plan` chooses tile sizes,
+`layouts` their layouts, `tiles` writes loop nests, `emit` lowers those to programs. `dialect` has programs as MLIR,
+`verilog` their formats for RTL, `race_check` checks their waits, `tensorize` and `manual_schedule` take schedules that
+a user writes, `layers` reports how far runs are from the chip's roofline. `target`, `partition`, `stages` and `system`
+make a target of it, alone or with a host.
 """
 
 from .describe import (

@@ -14,8 +14,8 @@ from ...schedule.nest import Alloc, For, Seq, Stmt, Store, walk_stmts
 from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, children, variables, walk
 from .binary import Issue, fields_of
+from .dependences import Touched
 from .describe import Instruction, Operand
-from .places import Touched
 from .tiles import CHIP, DIM
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from .describe import (
     Listing,
     Operand,
 )
-from .meaning import Meaning, Reduce, accumulated, meaning, parts, run_body, with_parts
+from .semantics import Meaning, Reduce, accumulated, meaning, parts, run_body, with_parts
 from .typed import arguments, typed
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*$")

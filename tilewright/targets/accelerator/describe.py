@@ -285,13 +285,13 @@ class Chip(Machine):
 
     @property
     def instruction_names(self) -> tuple[str, ...]:
-        """See `schedule.primitives.tensors.Tensorizing`, as for `tensorized`."""
+        """See `schedule.primitives.tensorize.Tensorizing`, as for `tensorized`."""
         return tuple(i.name for i in self.instructions())
 
     def tensorized(
         self, loop: For, instruction: str, buffers: Mapping[str, Buffer], ranges: Mapping[str, tuple[int, int]]
     ) -> For | str:
-        made: For | str = providers.ask("loops as an instruction")(self.instruction(instruction), loop, buffers, ranges)
+        made: For | str = providers.ask("tensorize")(self.instruction(instruction), loop, buffers, ranges)
         return made
 
     def space(self, name: str) -> ChipMemory:

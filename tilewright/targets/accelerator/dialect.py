@@ -13,7 +13,7 @@ kernel's argument that it reads or writes as an operand; one that writes a numbe
 
 The verifiers are MLIR's: they run as text is parsed, after passes, and when `verify` is called. A description with
 other parameters is another dialect of the same name, so each has a context of its own. Whether the tokens are enough is
-another question, which `order.check_order` answers.
+another question, which `race_check.check_order` answers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ...ir.context import place
 from ...ir.dialect import from_attribute, to_attribute
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, InstructionFormat, Issue, fields_of
+from .dependences import accesses, walk
 from .describe import HOST, CopyEngine
 from .functional import in_order
-from .places import accesses, walk
 
 
 @dataclass(frozen=True)

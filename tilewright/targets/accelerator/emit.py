@@ -20,8 +20,8 @@ from ...tensor.analysis import flat
 from ...tensor.expr import Const, Expr, Load, Op, Target, Var
 from .binary import COUNT, RUN, ChipProgram, Formats, InstructionFormat, Issue, fields_of
 from .blocks import Env, InstructionLoop, is_block
+from .dependences import Dependences, Touched
 from .describe import HOST, CopyEngine
-from .places import Dependences, Touched
 from .tiles import CHIP
 
 _PYTHON = {"addi": "+", "muli": "*", "floordivsi": "//", "remsi": "%", "subi": "-", "andi": "and", "ori": "or"}

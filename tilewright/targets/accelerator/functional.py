@@ -13,9 +13,9 @@ import numpy as np
 
 from ...support.errors import UsageError
 from .binary import ChipProgram, Formats, Issue
+from .dependences import operand_shape, walk
 from .describe import HOST, READ, Operand
-from .meaning import first_number, run_body
-from .places import operand_shape, walk
+from .semantics import first_number, run_body
 
 
 def in_order(formats: Formats, program: ChipProgram) -> Iterator[Issue]:

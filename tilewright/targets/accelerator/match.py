@@ -23,8 +23,8 @@ from ...tensor.analysis import flat, movement
 from ...tensor.expr import Const, Expr, Load, Var, linear, variables
 from ...tensor.kernel import Kernel, Stage
 from .describe import ACCUMULATE, HOST, READ, CopyEngine, Dim, Instruction, Listing, Operand
-from .meaning import Meaning, Reduce, accumulated, below, choices, meaning, parts, with_parts
 from .rows import with_rows
+from .semantics import Meaning, Reduce, accumulated, below, choices, meaning, parts, with_parts
 from .unify import StageWrite, Unification, Unifier, put_in, value_of
 
 

@@ -16,12 +16,12 @@ from ...schedule.trace import replay
 from ...support.errors import TilewrightError, UnsupportedError
 from ...tensor.kernel import Kernel
 from ..base import Coprocessor, Target, TargetStage
-from ..several.stages import Taken, with_other
-from ..state import CompilationState
+from ..compile_state import CompilationState
+from ..multi_device.stages import Taken, with_other
 from .binary import ChipProgram, Formats
-from .by_hand import planned
 from .describe import Chip
 from .identity import design_of, version
+from .manual_schedule import planned
 from .partition import Partitioner, nameless
 from .plan import Planned
 
@@ -38,7 +38,7 @@ class OnChip(Taken):
         return self.planned.nest
 
 
-def beside(description: Machine, chip: Chip) -> Machine:
+def host_machine(description: Machine, chip: Chip) -> Machine:
     """A host's description that keeps 8-bit numbers signed, multiplies them and finds exact halves as the chip does,
     whatever its own instructions want."""
     kind = type(description)

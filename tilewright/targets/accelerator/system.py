@@ -12,7 +12,7 @@ import numpy as np
 from ...program.program import Call
 from ...support.errors import UsageError
 from ..base import Target
-from ..several.runner import SeveralRunner
+from ..multi_device.runner import MultiDeviceRunner
 from .binary import MAGIC, ChipProgram, Formats
 from .functional import Functional
 
@@ -45,7 +45,7 @@ class ChipCalls:
         self.machine.run(self.programs[call.symbol], memory)
 
 
-class SystemRunner(SeveralRunner):
+class SystemRunner(MultiDeviceRunner):
     """The `targets.base.ProgramRunner` of a host and a chip; the simulator is loaded only if the chip runs a part.
     `formats` gives the chip's; one that this process was not given raises an error then."""
 

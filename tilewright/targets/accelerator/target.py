@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import PackageError, UsageError
-from ..base import Beside, Target, TargetStage
-from ..several.beside import BesideHost
+from ..base import Attachable, Target, TargetStage
+from ..several.beside import HostWithCoprocessor
 from .describe import Chip
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class ChipTarget(Target):
     def __init__(
         self, kind: type[Chip], given: Mapping[str, Any] | None = None, name: str = "", kept: str = ""
     ) -> None:
-        self.kind, self.given, self.kept = kind, dict(given or {}), kept
+        self.kind, self.parameters, self.kept = kind, dict(given or {}), kept
         self.plain = name or kind.name
         self.name, self.doc = self.called(self.plain), f"{kind.doc} (simulated)"
 
     def called(self, plain: str) -> str:
         """A name with the parameters that are given."""
-        shown = ",".join(f"{k}={v}" for k, v in self.given.items())
+        shown = ",".join(f"{k}={v}" for k, v in self.parameters.items())
         return f"{plain}{',' if ':' in plain else ':'}{shown}" if shown else plain
 
     @property
@@ -58,7 +58,7 @@ class ChipTarget(Target):
     def chip(self) -> Chip:
         from .check import check
 
-        made = self.kind(**self.given)
+        made = self.kind(**self.parameters)
         check(made)
         return made
 
@@ -75,8 +75,8 @@ class ChipTarget(Target):
     def configured(self, parameters: Mapping[str, str]) -> ChipTarget:
         return ChipTarget(self.kind, parsed(self.kind, parameters), self.plain, self.kept)
 
-    def beside(self, host: Target) -> ChipBesideHost:
-        return ChipBesideHost(self, host)
+    def attached_to(self, host: Target) -> ChipWithHost:
+        return ChipWithHost(self, host)
 
     def describe(self) -> Chip:
         return self.chip
@@ -92,7 +92,7 @@ class ChipTarget(Target):
         return SystemRunner(package, threads, lambda: self.formats, None, states)
 
 
-class ChipBesideHost(BesideHost):
+class ChipWithHost(HostWithCoprocessor):
     """A chip and a host as one target."""
 
     def __init__(self, chip: ChipTarget, host: Target) -> None:
@@ -105,9 +105,9 @@ class ChipBesideHost(BesideHost):
 
     def describe(self) -> Any:
         """The host's description, with bytes kept as the chip multiplies them."""
-        from .stages import beside
+        from .stages import host_machine
 
-        return beside(self.host.describe(), self.chip.chip)
+        return host_machine(self.host.describe(), self.chip.chip)
 
     def stages(self) -> Sequence[TargetStage]:
         from .stages import with_chip
@@ -136,7 +136,7 @@ class AbsentChip(ChipTarget):
 
     def __init__(self, name: str) -> None:
         self.name = self.plain = self.kept = self.doc = name
-        self.given = {}
+        self.parameters = {}
 
     @property
     def kind(self) -> type[Chip]:  # type: ignore[override]
@@ -186,7 +186,7 @@ def from_file(name: str) -> Any:
         raise UsageError(f"there is no file {path_text}", hint="a chip's file is a Python file with `CHIP`")
     wanted, given = one_of_several(given)
     found = chip_in(path, wanted)
-    if isinstance(found, Beside):
+    if isinstance(found, Attachable):
         if given:
             raise UsageError(f"{found.name} in {path_text} has no parameters", hint=f"leave out :{given}")
         return found

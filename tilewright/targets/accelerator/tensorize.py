@@ -13,7 +13,7 @@ from ...tensor.expr import Buffer, Const, Expr, Load, Target, Var, bounds, linea
 from ...tensor.kernel import Kernel, Stage
 from .describe import Dim, Instruction, Operand
 from .match import matches
-from .meaning import choices, meaning
+from .semantics import choices, meaning
 from .tiles import CHIP, DIM
 from .unify import Unification, value_of
 

@@ -36,7 +36,7 @@ from ...tensor.expr import (
 )
 from .layouts import Layouts
 from .match import Element, MatchedInstruction
-from .meaning import Reduce, parts, with_parts
+from .semantics import Reduce, parts, with_parts
 from .unify import put_in
 
 #: the notes of loops: the instruction (with its operands and fields), and the dimension that a loop is

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from .binary import ChipProgram, Formats, Issue
+from .dependences import accesses
 from .describe import HOST, CopyEngine
 from .functional import deadlock
-from .places import accesses
 
 #: the cause of a stall: too many instructions under way
 QUEUE = "queue"

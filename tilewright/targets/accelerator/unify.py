@@ -10,7 +10,7 @@ from typing import Any
 from ...tensor.expr import Const, Expr, Load, Op, Var, substitute, walk
 from ...tensor.kernel import Kernel, Stage
 from .describe import Field
-from .meaning import SAME, Reduce, below, canonical, parts, with_parts
+from .semantics import SAME, Reduce, below, canonical, parts, with_parts
 
 _COMMUTE = {"addi", "muli", "addf", "mulf", "maximumf", "minimumf", "maxsi", "minsi", "andi", "ori"}
 #: what leaves the other operand as it is

@@ -20,7 +20,7 @@ from .description import AmdDescription
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-    from ..state import CompilationState
+    from ..compile_state import CompilationState
 
 MAKE = f"{__name__}:make"
 

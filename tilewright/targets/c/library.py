@@ -129,7 +129,7 @@ def header(lay: CInterface, how: str) -> str:
         " *",
         *[f" * input  {t}" for t in ins],
         *[f" * output {t}" for t in outs],
-        *[f" * {text}" for text in (sizes.told() if sizes else [])],
+        *[f" * {text}" for text in (sizes.range_comments() if sizes else [])],
         " *",
         f" * {sum(t.nbytes for t in p.constants)} bytes of weights, {most}{lay.arena} bytes of working memory.",
         " */",

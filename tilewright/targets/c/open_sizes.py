@@ -82,7 +82,7 @@ class OpenText:
 
     # ---- the header ----
 
-    def told(self) -> list[str]:
+    def range_comments(self) -> list[str]:
         """The ranges, for the comment at the beginning of the header."""
         by = [f", a multiple of {d.divisor}" if d.divisor > 1 else "" for d in self.dims]
         return [f"{a} is {d.low} to {d.high}{x}" for a, d, x in zip(self.arguments, self.dims, by, strict=True)]

@@ -10,7 +10,7 @@ from ...codegen.clike.printer import emit
 from ...codegen.kernel_info import kernel_info
 from ...codegen.vector.open_sizes import leaked
 from ...support.errors import CompileError, UsageError
-from ..state import CompilationState
+from ..compile_state import CompilationState
 from .packed import pack_function
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..accelerator import Chip, ChipMemory, ComputeEngine, CopyEngine, Dim, Field, Instruction, Operand
 from ..accelerator.describe import ACCUMULATE, HOST, WRITE
-from ..accelerator.meaning import multiply_high
+from ..accelerator.semantics import multiply_high
 
 
 def _mma(acc: Any, x: Any, w: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How many threads a run gets on a machine that others use as well.
+"""The active thread count: how many threads a run gets on a machine that others use as well.
 
 Threads that share a job wait for each other at barriers. If another process has one of their cores, the system lets the
 thread there stand for some milliseconds, and all others wait as long: with a neighbour, two threads can be slower than

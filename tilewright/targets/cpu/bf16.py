@@ -1,4 +1,4 @@
-"""The instruction for products of pairs of bf16: AVX-512 BF16.
+"""AVX-512 BF16: dot products of pairs of bf16 (``vdpbf16ps``).
 
     acc[l] + dot2(a, b[l], c, d[l])   ->   llvm.x86.avx512bf16.dpbf16ps(acc, [a c a c ...], [b0 d0 b1 d1 ...])
 

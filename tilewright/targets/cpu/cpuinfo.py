@@ -1,4 +1,4 @@
-"""What Linux says an x86-64 processor has, under LLVM's names: finding out needs no library."""
+"""CPU features from Linux's ``/proc/cpuinfo``, under LLVM's names, without loading LLVM."""
 
 from __future__ import annotations
 

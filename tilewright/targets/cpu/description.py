@@ -1,4 +1,4 @@
-"""What the code generator must know of a CPU, and how to find it out about this one.
+"""The machine record of a CPU, and detection of this one's features, caches and cores.
 
 `CpuDescription` is plain data, so that another CPU can be described by hand:
 

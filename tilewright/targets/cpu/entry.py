@@ -1,4 +1,4 @@
-"""A call straight from Python: a function in the package's code that CPython calls, for arguments that are plain.
+"""Fast calls from Python: a METH_FASTCALL function in the package's code, for arguments that need no conversion.
 
 Through ctypes, looking at an array and taking its address costs a microsecond, more than a small model computes.
 ``tw_enter(self, arrays, count)`` is a function of the interpreter's METH_FASTCALL kind. It takes the inputs and then

@@ -1,4 +1,4 @@
-"""Instructions of x86-64 and aarch64: sums of products of bytes."""
+"""Byte dot-product instructions of x86-64 and aarch64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker process makes of a kernel at level 3: its loop nest, its MLIR, its object code.
+"""Compiles one level-3 kernel in a worker process: loop nest, MLIR, object code.
 
 The stages of the pipeline do the same one after the other for all kernels, and the result is the same; here kernels go
 all the way by themselves, each on a core.
@@ -58,6 +58,6 @@ def make_kernel(text: str, description: CpuDescription) -> tuple[MemoEntry | Div
     data, stats = compile_kernel(kernel.name, emitted.text, description)
     seconds = {k: v for k, v in stats.items() if k.endswith("seconds")}
     info = kernel_info(nest, emitted.scratch, emitted.refused)
-    entry = MemoEntry(str(nest), emitted.text, info, info.told(about(kernel, scheduled, seconds)))
+    entry = MemoEntry(str(nest), emitted.text, info, info.with_unmet(about(kernel, scheduled, seconds)))
     stages = {"schedule": middle - begin, "emit": end - middle, "assemble": time.perf_counter() - end}
     return entry, data, {**stats, "stages": stages}

@@ -1,5 +1,5 @@
-"""What the tuner asks of the CPU: kernels built one by one whatever happens to the others, and what a measurement
-depends on."""
+"""What the tuner needs of the CPU target: kernels compiled one by one, each with its own error, and the key of a
+measurement."""
 
 from __future__ import annotations
 

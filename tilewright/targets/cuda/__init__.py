@@ -12,7 +12,7 @@ from ..gpu.on_device import OnDevice, device_parameter
 if TYPE_CHECKING:
     from ...schedule.nest import Nest
     from ..gpu.device import Device
-    from ..gpu.opened import Devices
+    from ..gpu.device_registry import Devices
     from .description import CudaDescription
     from .stages import CudaKernel
 
@@ -66,18 +66,18 @@ class CudaTarget(OnDevice):
 
         return launched(nest, self.describe())
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """See `tilewright.targets.base.Target`: LLVM IR is made to see that it can be."""
         from ...codegen.nvptx.emitter import emit
 
-        return emit(nest, self.describe()).launch.units
+        return emit(nest, self.describe()).launch.all_threads
 
     def unpack(self, data: bytes) -> CudaKernel:
         from .stages import CudaKernel
 
         return CudaKernel.from_bytes(data)
 
-    def opened(self) -> Device:
+    def open_device(self) -> Device:
         """The device, for this process; PackageError if the code is for another kind of GPU."""
         from .device import check
 

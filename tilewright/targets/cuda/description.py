@@ -21,7 +21,7 @@ from ...schedule.machine import (
     WarpLoad,
     WarpProduct,
 )
-from ...schedule.machine_instructions import UnitAccess
+from ...schedule.machine_instructions import CoalescedAccess
 from ..gpu.describe import EXCHANGE, warp_axes
 
 #: blocks along x, y and z
@@ -74,9 +74,8 @@ class CudaDescription(Machine):
     """A GPU as schedules see it. Numbers are those of NVIDIA's documents; nothing was measured. `flight_bytes`: what
     the memory gives in the time of one access, for each multiprocessor, twice.
 
-    Blocks may be units of ``cluster``, which run at the same time (sm_90a, sm_100). Threads of a block are units of
-    ``block.x``, ``.y``, ``.z``, or lanes of warps, or members of groups of four warps (sm_90a): a nest uses one of
-    these.
+    Blocks of a ``cluster`` run at the same time (sm_90a, sm_100). Threads of a block are bound to ``block.x``, ``.y``,
+    ``.z``, or lanes of warps, or members of groups of four warps (sm_90a): a nest uses one of these.
     """
 
     sm: str = "sm_80"
@@ -117,7 +116,7 @@ class CudaDescription(Machine):
         )
 
     def _in_clusters(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """The axes with those of clusters, whose units are blocks, between grid and block where the GPU has them."""
+        """The axes with those of clusters, whose threads are blocks, between grid and block where the GPU has them."""
         if self.sm not in _BULK:
             return axes
         grid, *others = axes
@@ -130,8 +129,8 @@ class CudaDescription(Machine):
         return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
 
     @property
-    def unit_access(self) -> UnitAccess | None:
-        return UnitAccess()
+    def coalesced_access(self) -> CoalescedAccess | None:
+        return CoalescedAccess()
 
     @property
     def grid_costs(self) -> GridCosts | None:
@@ -139,8 +138,8 @@ class CudaDescription(Machine):
 
     def device_costs(self, threads: int) -> DeviceCosts:
         f32, halves, i8, memory = _PEAKS[self.sm]
-        units = _BUSY * self.multiprocessors
-        return of_device(f32, memory, units, 3e-6, 1e-5, 2e10, bf16=halves, f16=halves, i8=i8)
+        threads = _BUSY * self.multiprocessors
+        return of_device(f32, memory, threads, 3e-6, 1e-5, 2e10, bf16=halves, f16=halves, i8=i8)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...support.errors import PackageError
 from ..gpu.device import BufferSlice, Dispatch, Run, Step, StepTimes
+from ..gpu.device_registry import Devices
 from ..gpu.failure import Kind, failure
-from ..gpu.opened import Devices
 from .driver import Driver, DriverFailed, names
 from .stages import CudaKernel
 from .tensor_maps import TensorMaps

@@ -19,8 +19,8 @@ from ..gpu import llvm_stages
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
+    from ..compile_state import CompilationState
     from ..gpu.device import BufferSlice
-    from ..state import CompilationState
 
 MAKE = f"{__name__}:make"
 

@@ -8,7 +8,7 @@ from math import prod
 from ...graph.machine_costs import MIDDLING, GridCosts, SumTile
 from ...schedule.device_costs import DeviceCosts, of_device
 from ...schedule.machine import Axis, DotProduct, Machine, Memory, Rate
-from ...schedule.machine_instructions import UnitAccess
+from ...schedule.machine_instructions import CoalescedAccess
 
 _DOT4 = tuple(DotProduct(f"dot4_{s}", 0, 4, (s[0], s[1]), 8, 1, Rate(4, 1)) for s in ("ss", "uu"))
 
@@ -30,14 +30,14 @@ def warp_axes(grid: tuple[int, int, int], block: int, lanes: int) -> tuple[Axis,
 class GpuDescription(Machine):
     """A GPU of which only that is known which every implementation of Vulkan, WebGPU and OpenCL has.
 
-    `block_units`: threads of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
+    `block_threads`: threads of a block, at most; `grid_side`: blocks along an axis of the grid; `shared_bytes`: of the
     memory that the threads of a block share; `vector_bytes`: of a thread's longest access; `byte_products`: whether
     there are sums of four products of bytes; `vector_registers`: sums that a thread keeps in registers (drivers take
     long over large kernels). `cores` is how many parts kernels have whose iterations are shared out. `arena_align`:
     what a part of a buffer begins at a multiple of. `split_scans`: blocks that work at the same time.
     """
 
-    block_units: int = 256
+    block_threads: int = 256
     grid_side: int = 65535
     shared_bytes: int = 16 << 10
     vector_bytes: int = 16
@@ -54,7 +54,7 @@ class GpuDescription(Machine):
     def axes(self) -> tuple[Axis, ...]:
         return (
             Axis("grid", self.grid_side**3, dims=("x", "y", "z"), sides=(self.grid_side,) * 3),
-            Axis("block", self.block_units, inside="grid", barriers=("block",), dims=("x", "y", "z")),
+            Axis("block", self.block_threads, inside="grid", barriers=("block",), dims=("x", "y", "z")),
             Axis("thread"),
         )
 
@@ -69,9 +69,9 @@ class GpuDescription(Machine):
         return SumTile(lanes=32, vectors=0, rows=0, in_flight=1, slices=16)
 
     @property
-    def unit_access(self) -> UnitAccess | None:
+    def coalesced_access(self) -> CoalescedAccess | None:
         """As most GPUs have it."""
-        return UnitAccess()
+        return CoalescedAccess()
 
     @property
     def grid_costs(self) -> GridCosts | None:
@@ -79,7 +79,7 @@ class GpuDescription(Machine):
 
     def device_costs(self, threads: int) -> DeviceCosts:
         """Those of a small GPU beside a processor: a guess, until the ceilings of the device are measured."""
-        return of_device(2e12, 1e11, units=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
+        return of_device(2e12, 1e11, threads=4 * self.cores, launch=8e-6, copy=3e-5, copy_bytes=6e9)
 
     @property
     def memories(self) -> tuple[Memory, ...]:

@@ -16,7 +16,7 @@ from ...codegen.gpu.open_sizes import has_sizes
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
 from ...tensor.analysis import source_of
-from ..state import CompilationState
+from ..compile_state import CompilationState
 
 Pairs = tuple[tuple[int, int], ...]
 #: pairs of one kernel, for all sets of which there are kernels

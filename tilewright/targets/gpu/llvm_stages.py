@@ -12,7 +12,7 @@ from ...codegen.llvm.pool import Job, compile_many
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...support.errors import UsageError
-from ..state import CompilationState
+from ..compile_state import CompilationState
 from .stages import check_known
 
 ALONE = "all of its work is done by one thread: no loop is bound to grid, block, warp or lane"
@@ -28,7 +28,7 @@ def emit_kernels(state: CompilationState, emit: Emit) -> None:
         made = emit(nest, state.description)
         state.emitted[name] = made.text
         check_known(made.text, name)
-        unmet = (ALONE,) if made.launch.units == 1 else ()
+        unmet = (ALONE,) if made.launch.all_threads == 1 else ()
         state.infos[name] = replace(kernel_info(nest, 0, unmet), parallel=False, pieces=False)
         state.objects[name] = json.dumps(asdict(made)).encode()  # until it is assembled
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...schedule.nest import Nest
     from .ceilings import CeilingBench
     from .device import Device, DeviceKernel
-    from .opened import Devices
+    from .device_registry import Devices
     from .runner import GpuRunner
 
 
@@ -43,7 +43,7 @@ class OnDevice(Target):
         """All devices of the driver."""
         raise NotImplementedError
 
-    def opened(self) -> Device:
+    def open_device(self) -> Device:
         """The device, for this process; UsageError if it is not there."""
         return self.known_devices().open(self.device)
 
@@ -55,10 +55,10 @@ class OnDevice(Target):
         from .runner import GpuRunner
 
         kind = GpuRunner if package.program.open is None else OpenGpuRunner
-        return kind(package, self.opened, self.unpack, states)
+        return kind(package, self.open_device, self.unpack, states)
 
     def machine_name(self) -> str:
-        device = self.opened()
+        device = self.open_device()
         return f"{device.name}, driver {device.version}"
 
     def measure_ceilings(self, threads: int) -> Any:
@@ -70,7 +70,7 @@ class OnDevice(Target):
         """What the ceilings of the device are measured with."""
         from .ceilings import CeilingBench
 
-        return CeilingBench(self.built, self.describe(), self.opened())
+        return CeilingBench(self.built, self.describe(), self.open_device())
 
 
 def device_parameter(target: str, parameters: Mapping[str, str], others: Sequence[str] = ()) -> str:
@@ -92,11 +92,11 @@ class PlacedText(TextTarget, OnDevice):
     plain = ""
     name = ""
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         """See `tilewright.targets.base.Target`: the text is printed to see that it can be."""
         from ...codegen.clike.printer import emit
 
-        return emit(nest, self.dialect(), constants).launch.units
+        return emit(nest, self.dialect(), constants).launch.threads
 
     def configured(self, parameters: Mapping[str, str]) -> Self:
         made = type(self)()

@@ -54,7 +54,7 @@ class OpenGpuRunner(GpuRunner):
             raise PackageError(f"the package is damaged: {e}", stage="load") from None
 
     def context(self) -> OpenGpuContext:
-        return OpenGpuContext(self, self.opened())
+        return OpenGpuContext(self, self.open_device())
 
     def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[DeviceKernel, LaunchAt]]:
         """The kernels with open sizes as they are launched for these, and what they need for it."""

@@ -47,7 +47,7 @@ class GpuRunner(ProgramRunner):
         self.device: Device | None = None
         self.beginning = threading.Lock()
 
-    def opened(self) -> Device:
+    def open_device(self) -> Device:
         """The device, with the constants in its memory."""
         with self.beginning:
             if self.device is None:
@@ -57,11 +57,11 @@ class GpuRunner(ProgramRunner):
         return self.device
 
     def context(self) -> GpuContext:
-        return GpuContext(self, self.opened())
+        return GpuContext(self, self.open_device())
 
     def timed(self) -> GpuRunner:
         """Itself: the device's clock is asked in those runs that are given memory for time stamps."""
-        self.opened().check_clock()
+        self.open_device().check_clock()
         return self
 
 

@@ -14,7 +14,7 @@ from ...schedule.inplace import in_place
 from ...schedule.nest import Nest
 from ...support.errors import CompileError, UsageError
 from ..base import TargetStage
-from ..state import CompilationState
+from ..compile_state import CompilationState
 from .in_place import pairs_of, read_states, subsets
 from .kernels import GpuKernel, kernel
 

@@ -29,9 +29,9 @@ class DeviceState:
     @staticmethod
     def of(device: Device, host: StateBuffer) -> DeviceState:
         """The state's buffers, which all programs that share the state use."""
-        known = host.elsewhere
+        known = host.on_device
         if not isinstance(known, DeviceState):
-            known = host.elsewhere = DeviceState(device, host)
+            known = host.on_device = DeviceState(device, host)
         if known.device is not device:
             doing = f"keeping the state {host.tensor.name!r}"
             raise failure(known.device.name, doing, "the device was opened again since", "lost")

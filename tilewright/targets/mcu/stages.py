@@ -11,8 +11,8 @@ from ...codegen.vector.part import VectorMachine
 from ...schedule.machine import lanes
 from ...schedule.nest import For, Nest, Stmt, children, substitute_vars, with_children
 from ...tensor.expr import Const
+from ..compile_state import CompilationState
 from ..instructions import known_dot_products
-from ..state import CompilationState
 
 
 def emit_kernels(state: CompilationState) -> None:

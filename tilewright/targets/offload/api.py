@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from ...support.errors import UsageError
-from ..base import Target, add_beside
+from ..base import Target, add_attachable
 from .operation import Operation
 
 if TYPE_CHECKING:
-    from .target import OffloadBesideHost
+    from .target import OffloadWithHost
 
 #: what a builder makes: called with NumPy arrays, the operands in order and then the results, which it fills
 Code = Callable[..., None]
@@ -28,10 +28,10 @@ class Offload:
     takes: Takes
     build: Build
 
-    def beside(self, host: Target) -> OffloadBesideHost:
-        from .target import OffloadBesideHost
+    def attached_to(self, host: Target) -> OffloadWithHost:
+        from .target import OffloadWithHost
 
-        return OffloadBesideHost(self, host)
+        return OffloadWithHost(self, host)
 
 
 @overload
@@ -72,12 +72,12 @@ def offload(name: str, takes: Takes, build: Build | None = None) -> Any:
     if build is None:
 
         def decorate(build: Build) -> Build:
-            add_beside(Offload(name, takes, build))
+            add_attachable(Offload(name, takes, build))
             return build
 
         return decorate
     made = Offload(name, takes, build)
-    add_beside(made)
+    add_attachable(made)
     return made
 
 

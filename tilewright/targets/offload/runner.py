@@ -10,7 +10,7 @@ import numpy as np
 from ...program.program import Call
 from ...support.errors import UsageError
 from ..base import Target
-from ..several.runner import SeveralRunner
+from ..multi_device.runner import MultiDeviceRunner
 from .api import Code, Offload
 from .operation import MAGIC, Operation, OperationArguments, view
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...program.states import StateBuffers
 
 
-class OffloadRunner(SeveralRunner):
+class OffloadRunner(MultiDeviceRunner):
     """A program loaded into this process (`targets.base.ProgramRunner`): code is made for each call that was taken,
     because equal kernels have constants of their own."""
 
@@ -52,14 +52,14 @@ class OffloadRunner(SeveralRunner):
             raise UsageError(
                 f"`build` of {self.offload.name} returned {type(code).__name__}, which cannot be called",
                 stage="load",
-                operator=_told(operation),
+                operator=_label(operation),
                 hint="return a function of the operands and the results",
             )
         return code
 
     def failed(self, what: str, operation: Operation, e: Exception, stage: str) -> UsageError:
         message = f"{what} of {self.offload.name} failed: {type(e).__name__}: {e}"
-        return UsageError(message, stage=stage, operator=_told(operation))
+        return UsageError(message, stage=stage, operator=_label(operation))
 
     def other(self) -> OffloadRunner:
         """One for all contexts: what a run changes belongs to the functions."""
@@ -79,7 +79,7 @@ class OffloadRunner(SeveralRunner):
             raise UsageError(
                 f"the code of {self.offload.name} returned {type(returned).__name__}, and should write its results",
                 stage="run",
-                operator=_told(operation),
+                operator=_label(operation),
                 hint="y[...] = ... for the last argument y",
             )
 
@@ -90,5 +90,5 @@ def _read_only(a: np.ndarray) -> np.ndarray:
     return a
 
 
-def _told(operation: Operation) -> str:
+def _label(operation: Operation) -> str:
     return f"{operation} {', '.join(operation.nodes)}".strip()

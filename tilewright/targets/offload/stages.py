@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...codegen.kernel_info import KernelInfo
-from ..several.stages import Taken
-from ..state import CompilationState
+from ..compile_state import CompilationState
+from ..multi_device.stages import Taken
 from .operation import OperationArguments
 
 

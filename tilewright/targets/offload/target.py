@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...support.dtypes import TYPES
 from ...support.errors import UsageError
 from ..base import Coprocessor, Target, TargetStage
-from ..several.beside import BesideHost
+from ..several.coprocessor import HostWithCoprocessor
 from .api import Offload
 from .operation import MAGIC, OperationArguments, of_level2
 
@@ -71,7 +71,7 @@ class OffloadKernels(Coprocessor):
         return Offloaded(Schedule(kernel, self.host.describe()), self.offload.name, (), places=places)
 
 
-class OffloadBesideHost(BesideHost):
+class OffloadWithHost(HostWithCoprocessor):
     """See `tilewright.targets.base.Target`."""
 
     def __init__(self, offload: Offload, host: Target) -> None:
@@ -79,7 +79,7 @@ class OffloadBesideHost(BesideHost):
         self.offload, self.coprocessor = offload, OffloadKernels(offload, host)
 
     def stages(self) -> Sequence[TargetStage]:
-        from ..several.stages import with_other
+        from ..multi_device.stages import with_other
         from .stages import assemble, text
 
         return with_other(self.host, assemble, f"what {self.offload.name} computes", {6: text})

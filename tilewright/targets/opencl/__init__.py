@@ -13,7 +13,7 @@ from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
-    from ..gpu.opened import Devices
+    from ..gpu.device_registry import Devices
 
 #: what code is made for
 KINDS = ("gpu", "processor")

@@ -17,9 +17,9 @@ import numpy as np
 
 from ...support.errors import PackageError, UsageError
 from ..gpu.device import Dispatch, Move, Run, Step, StepTimes
+from ..gpu.device_registry import Devices
 from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
-from ..gpu.opened import Devices
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
 #: the longest access of a thread, which begins at a multiple of it
@@ -117,7 +117,7 @@ class ClDevice:
         if kernel.launch.threads > self.own.max_work_group_size:
             raise PackageError(
                 f"{kernel.name} needs blocks of {kernel.launch.block}; {self.name} has up to "
-                f"{self.own.max_work_group_size} units in a block",
+                f"{self.own.max_work_group_size} threads in a block",
                 stage="load",
             )
         with contextlib.suppress(LookupError):

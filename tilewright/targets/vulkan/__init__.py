@@ -14,7 +14,7 @@ from ..gpu.on_device import PlacedText, device_parameter
 if TYPE_CHECKING:
     from ...codegen.clike.dialect import Dialect
     from ...schedule.nest import Nest
-    from ..gpu.opened import Devices
+    from ..gpu.device_registry import Devices
 
 TEXTS = ("wgsl", "spirv")
 
@@ -60,13 +60,13 @@ class VulkanTarget(PlacedText):
 
         return built(nest, self.describe())
 
-    def units(self, nest: Nest, constants: frozenset[str]) -> int:
+    def thread_count(self, nest: Nest, constants: frozenset[str]) -> int:
         self.check_bindings(nest)
         if self.form == TEXTS[0]:
-            return super().units(nest, constants)
+            return super().thread_count(nest, constants)
         from ...codegen.spirv.emitter import emit
 
-        return emit(nest, self.describe())[1].units
+        return emit(nest, self.describe())[1].threads
 
     def check_bindings(self, nest: Nest) -> None:
         """UnsupportedError for a value of more bytes than every device binds; what is read only is bound in pieces."""

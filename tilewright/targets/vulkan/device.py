@@ -18,9 +18,9 @@ import numpy as np
 from ...support.errors import PackageError, UsageError
 from ..gpu.bindings import bindable
 from ..gpu.device import BufferSlice, Dispatch, Move, Run, StepTimes
+from ..gpu.device_registry import Devices
 from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
-from ..gpu.opened import Devices
 from . import clock
 from .clock import TimestampQueries
 from .watch import Watch

@@ -11,9 +11,9 @@ from ...codegen.spirv.memory import PIECES
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ..base import TargetStage
+from ..compile_state import CompilationState
 from ..gpu.kernels import GpuKernel
 from ..gpu.stages import emit_kernels, emitted_text
-from ..state import CompilationState
 
 
 def stages() -> tuple[TargetStage, ...]:

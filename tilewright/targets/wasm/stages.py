@@ -8,8 +8,8 @@ from ...codegen.vector.emitter import emit
 from ...codegen.vector.part import VectorMachine
 from ...schedule.machine import lanes
 from ...support.errors import UnsupportedError
+from ..compile_state import CompilationState
 from ..instructions import known_dot_products
-from ..state import CompilationState
 
 
 def emit_kernels(state: CompilationState) -> None:

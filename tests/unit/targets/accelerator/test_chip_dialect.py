@@ -13,7 +13,7 @@ from torch_mlir.passmanager import PassManager
 from tilewright.support.errors import UsageError
 from tilewright.targets.accelerator.binary import ChipProgram, Formats, Issue, fields_of
 from tilewright.targets.accelerator.dialect import ChipDialect, dialect_of, from_mlir, programs, to_mlir, verify
-from tilewright.targets.accelerator.order import check_order
+from tilewright.targets.accelerator.race_check import check_order
 from tilewright.targets.chips import outer4, systolic32
 
 SYSTOLIC, OUTER = Formats(systolic32.CHIP()), Formats(outer4.CHIP())

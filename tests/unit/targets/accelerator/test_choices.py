@@ -16,8 +16,8 @@ from tilewright.targets.accelerator.describe import Listing
 from tilewright.targets.accelerator.emit import emit
 from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
-from tilewright.targets.accelerator.order import check_order
 from tilewright.targets.accelerator.plan import best, planned, plans
+from tilewright.targets.accelerator.race_check import check_order
 from tilewright.targets.accelerator.tiles import TiledNest
 from tilewright.targets.chips.outer4 import Outer4
 from tilewright.targets.chips.systolic32 import Systolic32

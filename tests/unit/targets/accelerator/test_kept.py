@@ -10,8 +10,8 @@ from tilewright.targets.accelerator.costs import Costs
 from tilewright.targets.accelerator.layers import LayerRun, work_of
 from tilewright.targets.accelerator.layouts import TilePlan
 from tilewright.targets.accelerator.match import select
-from tilewright.targets.accelerator.order import check_order
 from tilewright.targets.accelerator.plan import best, laid_out, planned, plans
+from tilewright.targets.accelerator.race_check import check_order
 from tilewright.targets.chips.systolic32 import Systolic32
 
 FORMATS = Formats(Systolic32())

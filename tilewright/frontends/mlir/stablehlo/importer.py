@@ -12,7 +12,7 @@ from torch_mlir import ir
 from ....graph.dce import Dce
 from ....graph.rewrite import uses
 from ....ir.graph import Graph, from_dense
-from ....ir.maker import Maker
+from ....ir.graph_builder import Maker
 from ....ir.types import NUMPY, Type
 from ....support.budget import Counter
 from ....support.errors import CompileError, ModelError

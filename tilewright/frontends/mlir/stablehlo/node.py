@@ -11,7 +11,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ....ir import dialect
-from ....ir.maker import Maker
+from ....ir.graph_builder import Maker
 from ....ir.types import NUMPY, Type, type_of
 from ....support.errors import OpError
 from ...failures import NotImported

@@ -55,7 +55,7 @@ class StableHloProgram:
     # ---- what goes in and out ----
 
     @property
-    def given(self) -> list[int]:
+    def used_arguments(self) -> list[int]:
         """The positions of arguments that the caller gives."""
         return [i for i in range(len(self.block.arguments)) if not self._is_platform(i)]
 
@@ -66,12 +66,12 @@ class StableHloProgram:
     @property
     def open(self) -> bool:
         """Whether sizes of arguments are open."""
-        return any(not ir.RankedTensorType(self.block.arguments[i].type).has_static_shape for i in self.given)
+        return any(not ir.RankedTensorType(self.block.arguments[i].type).has_static_shape for i in self.used_arguments)
 
     def inputs(self) -> list[tuple[str, Type]]:
         """Name and type of every argument, with None for open sizes; UnsupportedError for what is no tensor."""
-        names = _unique([self._names[i] for i in self.given], "arg")
-        return [(n, self._type(self.block.arguments[i], n)) for n, i in zip(names, self.given, strict=True)]
+        names = _unique([self._names[i] for i in self.used_arguments], "arg")
+        return [(n, self._type(self.block.arguments[i], n)) for n, i in zip(names, self.used_arguments, strict=True)]
 
     def outputs(self) -> list[tuple[str, Type]]:
         """Name and type of every result."""
@@ -159,7 +159,7 @@ class StableHloProgram:
         with use():
             text = self.module.operation.get_asm(enable_debug_info=True)
             copy = ir.Module.parse(text)
-            sizes = dict(zip(self.given, [shapes.get(n, t.shape) for n, t in inputs], strict=True))
+            sizes = dict(zip(self.used_arguments, [shapes.get(n, t.shape) for n, t in inputs], strict=True))
             types = []
             for i, argument in enumerate(self.block.arguments):
                 t = ir.RankedTensorType(argument.type)
@@ -167,7 +167,9 @@ class StableHloProgram:
             try:
                 refine(copy, types)
             except CompileError as e:
-                given = ", ".join(f"{n} {tuple(sizes[i])}" for (n, _), i in zip(inputs, self.given, strict=True))
+                given = ", ".join(
+                    f"{n} {tuple(sizes[i])}" for (n, _), i in zip(inputs, self.used_arguments, strict=True)
+                )
                 raise UsageError(
                     f"{self.source} is not a program for these shapes: {given}", stage="import", hint=e.message[:500]
                 ) from None

@@ -188,7 +188,7 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
     """The nest of one row of a member (of its first `columns`); its rule's decisions stand in `s` with the member's
     number before them."""
     mark = f"row{number}_"
-    given = {name.removeprefix(mark): v for name, v in s.given.items() if name.startswith(mark)}
+    given = {name.removeprefix(mark): v for name, v in s.fixed_decisions.items() if name.startswith(mark)}
     kernel = _copied(member.kernel if columns is None else columns.kernel)
     scheduled, nest = _scheduled(kernel, machine, given)
     made = scheduled.schedule

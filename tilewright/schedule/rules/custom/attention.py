@@ -67,7 +67,7 @@ class Shape:
     mask_shape: tuple[int, ...]
     dtype: str
     parts: int = 1  # of the keys, with results of their own (`attention_parts`)
-    told: tuple[str, ...] = ()  # a part's largest scores, and its sums of weights
+    partials: tuple[str, ...] = ()  # a part's largest scores, and its sums of weights
     pages: Pages | None = None
 
     def number(self, x: float) -> Const:
@@ -86,12 +86,12 @@ def shape_of(kernel: Kernel) -> Shape:
         assert table
         pages, hk, sk = Pages(n, hk, table, lengths), sk, hk * kernel.buffer(table).shape[1]
     mask = (*rest, None)[0]
-    a, (out, *told) = kernel.opaque.attributes, kernel.opaque.results
+    a, (out, *partials) = kernel.opaque.attributes, kernel.opaque.results
     return Shape(
         b, h, h // hk, sq, sk, d, dv, q, k, v, mask, out, float(a["scale"]), bool(a["causal"]),
         decode(a["offset"]),
         kernel.buffer(mask).shape if mask else (), wide(kernel.buffer(q).dtype),
-        int(a.get("parts", 1)), tuple(told), pages,
+        int(a.get("parts", 1)), tuple(partials), pages,
     )  # fmt: skip
 
 

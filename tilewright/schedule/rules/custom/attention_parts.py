@@ -76,14 +76,14 @@ def _queries(kernel: Kernel) -> Stmt:
         store("total", at, add(mul(now(total), now(shrink)), now(one)), "add"),
         columns(store("sums", e, weighted, "sum")),
     )
-    result = sum_e if s.told else mul(sum_e, inverse(now(total)))
+    result = sum_e if s.partials else mul(sum_e, inverse(now(total)))
     body = seq(
         store("top", at, Const(LOWEST, F32), "begin_top"),
         store("total", at, zero, "begin_total"),
         columns(store("sums", e, zero, "begin")),
         loop("j", s.keys, each),
         columns(o.write(row, Var("e"), result)),
-        o.tell(row, now(top), now(total)) if s.told else None,
+        o.tell(row, now(top), now(total)) if s.partials else None,
     )
     body = within_buffers([sums, one, top, total, best, shrink], body)
     heads = o.heads * s.parts

@@ -1,4 +1,4 @@
-"""Finding an unknown number of things, in order: one thread goes through all elements and counts."""
+"""Stream compaction (NonZero, non-maximum suppression): one thread goes through all elements and counts."""
 
 from __future__ import annotations
 

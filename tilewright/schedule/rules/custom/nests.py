@@ -1,4 +1,4 @@
-"""What the loop nests written by hand share: typed reads and writes, arithmetic, positions, division among threads."""
+"""Helpers for hand-written loop nests: typed reads and writes, arithmetic, positions, division among threads."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ them takes are scheduled by the general rules, as parallel loops distributed ove
 from __future__ import annotations
 
 from ...machine import Machine
-from .units import has_blocks
+from .thread_binding import has_blocks
 
 
 def serves(machine: Machine) -> bool:

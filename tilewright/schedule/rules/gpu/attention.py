@@ -2,7 +2,7 @@
 
 Many queries are tiled: a block takes a tile of them and iterates over the keys, with scalar arithmetic in each thread
 (`attention_tiles`), or, where the machine has tensor cores, by instructions of warps (`attention_warps`) or warpgroups
-(`attention_groups`). With few queries the threads of a block divide the keys among them (`attention_keys`).
+(`attention_warpgroups`). With few queries the threads of a block divide the keys among them (`attention_keys`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...machine import Machine
 from ...nest import Stmt
 from ...schedule import Schedule
 from ..custom.attention import Reader, Shape, shape_of
-from ..custom.opaque import joined
-from . import attention_groups, attention_keys, attention_tiles, attention_warps
+from ..custom.custom_kernel import joined
+from . import attention_keys, attention_tiles, attention_warpgroups, attention_warps
 from .attention_operands import Operands
 from .tactics import operator_rule
-from .units import fits_axis
+from .thread_binding import fits_axis
 
 NAME = "block_attention"
 PRIORITY = 7
@@ -78,10 +78,10 @@ def _nest(shape: Shape, read: Reader, machine: Machine, s: Schedule) -> tuple[li
             share = by_warps
         return [attention_keys.Shared(together, share, machine).nest()], str(share)
     o = together if shape.queries < attention_tiles.ROWS[-1] else Operands.of(shape, read, together=False)
-    groups, warps = attention_groups.plans(o, machine), attention_warps.plans(o, machine)
-    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "units"]
+    groups, warps = attention_warpgroups.plans(o, machine), attention_warps.plans(o, machine)
+    forms = [*(["groups"] if groups else []), *(["warps"] if warps else []), "threads"]
     form = s.sample_choice("form", forms, forms[0])
-    if form != "units":
+    if form != "threads":
         return _matrices(form, groups if form == "groups" else warps, o, machine, s)
     tiles = attention_tiles.tiles(shape, o.rows, machine)
     if not tiles:
@@ -102,7 +102,8 @@ def _matrices(
     own = attention_warps.instructions(o, machine)
     writer = attention_warps.WarpAttentionWriter
     if form == "groups":
-        own, writer = attention_groups.instructions(o, plan.keys, machine), attention_groups.WarpgroupAttentionWriter
+        own = attention_warpgroups.instructions(o, plan.keys, machine)
+        writer = attention_warpgroups.WarpgroupAttentionWriter
     assert own is not None
     ways = [*(["bulk"] if form == "groups" and machine.bulk is not None else []), "async", "plain"]
     nests = [writer(o, plan, own, machine, way).nest() for way in ways]

@@ -9,7 +9,7 @@ from ...nest import Stmt
 from ...schedule import Schedule
 from ..custom.attention_parts import Join
 from .tactics import operator_rule
-from .units import block_sizes, spread_out
+from .thread_binding import block_sizes, spread_out
 
 NAME = "attention_join"
 PRIORITY = 7
@@ -20,7 +20,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     if any(map(is_open, made.shape)) or not made.count:
         return "its sizes are open, or it has no elements"
     sizes, usual = block_sizes(machine)
-    threads = s.sample_choice("units", sizes, min(usual, 128))
+    threads = s.sample_choice("threads", sizes, min(usual, 128))
     s.plan = f"{made.parts} parts, an element on each of {threads} threads"
     return spread_out(made.count, threads, "element", machine, made.element)
 

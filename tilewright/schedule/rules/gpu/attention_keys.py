@@ -39,7 +39,7 @@ from .attention_operands import (
     within_buffers,  # fmt: skip
 )
 from .attention_tiles import FEW_SUMS
-from .units import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
+from .thread_binding import BLOCK, WarpAxes, all_of, axis, on, only_if, processors, shared, warps_of, within
 
 F32 = "f32"
 #: threads of a block and of a team, queries of a block, keys of a team in a step
@@ -335,7 +335,7 @@ class Shared:
         inside = all_of([within(column, s.width, t.threads), within(row, self.o.rows, t.rows)])
         result: Expr = self.mine("dot", u, "r")
         beside = None
-        if s.told:
+        if s.partials:
             first = all_of([Op("cmpi.eq", (u, index(0)), "i1"), within(row, self.o.rows, t.rows)])
             beside = only_if(first, self.o.tell(row, self.mine("best", u, "r"), self.mine("total", u, "r")))
         else:

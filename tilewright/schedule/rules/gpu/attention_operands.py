@@ -10,7 +10,7 @@ from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ...nest import Alloc, Stmt, Store, seq, store
 from ..custom.attention import Reader, Shape
 from ..custom.nests import add, index, mul, wrapped
-from .units import all_of, on, within
+from .thread_binding import all_of, on, within
 
 #: loops over the grid
 BATCH, HEAD = Var("batch"), Var("head")
@@ -165,7 +165,7 @@ class Operands:
         assert self.part is not None
         head, query = self.place(row)
         at = (self.b, head, self.part, query)
-        return seq(*(self.read.write(n, at, v, f"out_{n}") for n, v in zip(self.s.told, values, strict=True)))
+        return seq(*(self.read.write(n, at, v, f"out_{n}") for n, v in zip(self.s.partials, values, strict=True)))
 
     def grid(self, name: str, parts: int, body: Stmt) -> Stmt:
         """`body` for all batches, heads with parts of the keys, and parts of a head's work."""

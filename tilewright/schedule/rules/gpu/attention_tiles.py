@@ -37,7 +37,7 @@ from .attention_operands import (  # fmt: skip
     unrolled,
     within_buffers,
 )
-from .units import BLOCK, all_of, axis, guarded, on, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, guarded, on, only_if, shared, within
 
 F32 = "f32"
 #: rows and keys of a block, rows of a thread, threads of a row, and how much of the depth or of the keys' values at a
@@ -335,7 +335,7 @@ class Tiled:
             inside = all_of([within(row, o.rows, t.rows), within(column, self.s.width, t.columns)])
             value: Expr = self.mine("sums", u, "r", "e")
             end: Stmt = store("shrink", r, inverse(self.mine("total", u, "r")), "inverse")
-            if self.s.told:
+            if self.s.partials:
                 first = Op("cmpi.eq", (self.first_column + u % t.across, Const(0, "index")), "i1")
                 mine = all_of([within(row, o.rows, t.rows), first])
                 end = only_if(mine, o.tell(row, self.mine("top", u, "r"), self.mine("total", u, "r")))

@@ -28,7 +28,7 @@ from ...nest import Alloc, AsyncCopy, Barrier, For, Stmt, Store, Wait, seq, stor
 from ...region import all_ranges
 from ...warp import NOTE
 from .attention_operands import LOWEST, Operands, add, folded, inverse, mul, unrolled, within_buffers
-from .units import BLOCK, all_of, guarded, on, only_if, shared, within
+from .thread_binding import BLOCK, all_of, guarded, on, only_if, shared, within
 
 F32 = "f32"
 #: what is tried: warps of a block, and keys of a tile
@@ -404,7 +404,7 @@ class WarpAttentionWriter:
         result: Expr = Load("results", (self.mine(i), j), F32)
         top, total = (Load(n, (self.mine(i),), F32) for n in ("top", "total"))
         last: Stmt
-        if self.s.told:
+        if self.s.partials:
             score = top if self.scaled else mul(top, self.s.number(self.s.scale))
             last = on("serial", "i", self.p.rows, only_if(inside, self.o.tell(row, score, total)))
         else:

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ..custom.nests import Access, add, index, mul
 from .attention_operands import unrolled, within_buffers
 from .tactics import operator_rule
-from .units import all_of, on, only_if, within
+from .thread_binding import all_of, on, only_if, within
 from .vector_product import GemvShare, GemvWriter, Matrix, choose
 
 NAME = "block_product"
@@ -184,7 +184,7 @@ class BlockWriter(GemvWriter):
         c = Var("n_out") * t.threads + u
         column = self.tile * t.columns + (c % t.columns if w.rows > 1 else c)
         row = c // t.columns if w.rows > 1 else index(0)
-        made = self.total([self.told(index(i), c) for i in range(self.left)])
+        made = self.total([self.loaded(index(i), c) for i in range(self.left)])
         put = w.read.write(w.out, (row, column), made, "out")
         inside = all_of([within(c, across, t.threads), within(column, m.columns, t.columns)])
         return on("serial", "n_out", -(-across // t.threads), only_if(inside, put))

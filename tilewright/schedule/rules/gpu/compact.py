@@ -19,9 +19,9 @@ from ...machine import Machine
 from ...nest import If, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, index, is_float, select, unflatten
+from .block_scans import BlockRows, Scanned
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned
-from .units import BLOCK, axis, guarded, only_if, within
+from .thread_binding import BLOCK, axis, guarded, only_if, within
 
 NAME = "block_compact"
 PRIORITY = 7
@@ -40,7 +40,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     block = axis(machine, BLOCK)
     limit = (block.limit if block is not None else None) or 1
     sizes = [1 << i for i in range(limit.bit_length()) if 1 << i < 2 * -(-prod(shape) // RUN)]
-    threads = s.sample_choice("units", sizes, sizes[-1])
+    threads = s.sample_choice("threads", sizes, sizes[-1])
     s.plan = f"one block of {threads} threads, {RUN} neighbours each"
     return _Places(s.kernel, threads, machine).nest()
 

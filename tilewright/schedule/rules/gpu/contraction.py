@@ -23,13 +23,13 @@ from ....tensor.analysis import flat
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, substitute, variables
 from ....tensor.kernel import Stage
 from ...machine import Machine, lanes
-from ...machine_instructions import UnitAccess
+from ...machine_instructions import CoalescedAccess
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store, stores
 from ...schedule import Schedule
 from ..common import coefficient
-from .elements import after_stages, applied, shared_out
 from .tactics import loops_rule, not_loops
-from .units import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, digits, fits_axis, guarded, on, only_if, shared, within
+from .thread_per_element import after_stages, applied, shared_out
 
 NAME = "block_contraction"
 PRIORITY = 5
@@ -255,7 +255,7 @@ def cost(t: ContractionTile, p: Contraction, machine: Machine) -> float:
     every step of its sum, while others compute. A thread's loads from shared memory go on beside its products, so far
     as they take no longer: where threads lie, they read their rows together, and columns each by itself.
     """
-    costs, how = machine.grid_costs or MIDDLING, machine.unit_access or UnitAccess()
+    costs, how = machine.grid_costs or MIDDLING, machine.coalesced_access or CoalescedAccess()
     speed, threads = costs.products[0], -(-t.threads // how.together) * how.together  # those of whole warps
     rows, columns, depth, batch = (typical(p.size(g)) for g in ("rows", "columns", "depth", "batch"))
     most = -(-(-(-rows // t.rows) * -(-columns // t.columns) * batch) // costs.processors)

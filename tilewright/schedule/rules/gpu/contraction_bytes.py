@@ -15,7 +15,7 @@ from ...nest import For, If, Stmt, store
 from ...schedule import Schedule
 from .contraction import Contraction, ContractionTile
 from .contraction_vectors import VectorWriter
-from .units import all_of, guarded, on, only_if, within
+from .thread_binding import all_of, guarded, on, only_if, within
 
 #: bytes of a word
 WORD = 4

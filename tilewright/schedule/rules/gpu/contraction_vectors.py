@@ -15,7 +15,7 @@ from ...nest import Alloc, If, Stmt, seq, store
 from ...schedule import Schedule
 from ..common import coefficient
 from .contraction import LANE, Contraction, ContractionTile, ContractionWriter
-from .units import all_of, on, only_if, within
+from .thread_binding import all_of, on, only_if, within
 
 
 class VectorWriter(ContractionWriter):

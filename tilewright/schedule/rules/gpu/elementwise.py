@@ -13,7 +13,7 @@ from ...nest import For, Stmt, Store, seq, stores
 from ...schedule import Schedule
 from ..common import inline_producers, load_strides, merge_loops, store_stride
 from .tactics import loops_rule, not_whole
-from .units import block_sizes, digits, on, processors, spread_out
+from .thread_binding import block_sizes, digits, on, processors, spread_out
 
 NAME = "block_elementwise"
 PRIORITY = 9
@@ -25,7 +25,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     stores_of = read(s)
     if isinstance(stores_of, str):
         return stores_of
-    threads = s.sample_choice("units", *block_sizes(machine))
+    threads = s.sample_choice("threads", *block_sizes(machine))
     wide = lanes(machine)
     vector = s.sample_choice("vector", (wide, 1), wide) if wide > 1 else 1
     parts = []

@@ -20,9 +20,9 @@ from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, loads, rebuild, transform
 from ...nest import Alloc, Barrier, For, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
-from .row_team import FEW_PARTS, Keep, RowTeam
+from .row_mapping import FEW_PARTS, Keep, RowTeam
 from .row_values import AT, ROW, RowSum, RowwiseKernel, Write
-from .units import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, within
+from .thread_binding import BLOCK, all_of, block_number, blocks_on_grid, on, only_if, within
 
 _ZERO = Const(0, "index")
 _LANE = Var("lane_of_vector")

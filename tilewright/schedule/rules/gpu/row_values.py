@@ -33,7 +33,7 @@ from ....tensor.expr import (
     walk,
 )
 from ....tensor.kernel import Kernel, Stage
-from .units import digits
+from .thread_binding import digits
 
 #: the coordinates
 ROW, AT = Var("%row"), Var("%at")

@@ -3,7 +3,7 @@ threads of a block or of a warp.
 
 Threads go along a row with coalesced accesses, or, where rows are contiguous with each other, across rows; partial sums
 are combined in shared memory. All stages are one kernel, and the row stays in registers or shared memory between them
-where it fits. `row_values` reads a kernel as rows, `row_team` chooses, `row_nest` writes.
+where it fits. `row_values` reads a kernel as rows, `row_mapping` chooses, `row_nest` writes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from ...machine import Machine
 from ...nest import Stmt
 from ...schedule import Schedule
+from .row_mapping import choose, reads
 from .row_nest import RowWriter
-from .row_team import choose, reads
 from .row_values import RowwiseKernel
 from .tactics import loops_rule, not_whole
 

@@ -24,10 +24,10 @@ from ...machine import Machine, lanes
 from ...nest import For, Stmt, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import Access, add, mul, unflatten
-from .row_team import at_once
+from .block_scans import BlockRows, Scanned, meeting
+from .row_mapping import at_once
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, only_if, within
+from .thread_binding import BLOCK, all_of, axis, only_if, within
 
 NAME = "block_scan"
 PRIORITY = 7

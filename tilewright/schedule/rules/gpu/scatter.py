@@ -26,10 +26,10 @@ from ...nest import For, If, Stmt, Store, loop, seq, store, transform
 from ...schedule import Schedule
 from ..custom.nests import Access, both, flatten, index, less, select, unflatten, wrapped
 from ..custom.scatter import Scatter
-from .row_team import at_once
+from .block_scans import BlockRows, Scanned
+from .row_mapping import at_once
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned
-from .units import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
+from .thread_binding import BLOCK, all_of, axis, block_sizes, only_if, shared, spread_out, within
 
 NAME = "block_scatter"
 PRIORITY = 7
@@ -69,7 +69,7 @@ def _append(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     x, rows, out = s.operand(0), s.operand(1), s.opaque.results[0]
     sizes, more = s.shape(out), s.shape(rows)
     axis_, start = s.opaque.attributes["axis"] % len(sizes), s.opaque.attributes["start"]
-    threads = asking.sample_choice("units", *block_sizes(machine))
+    threads = asking.sample_choice("threads", *block_sizes(machine))
     dtype = s.dtype(out)
 
     def copy(number: Expr) -> Stmt:
@@ -111,7 +111,7 @@ def _elements(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
         "lines": -(-lines // threads_busy) * (s.data[axis_] * 2 + updates * 3) * far * spread,
     }
     form = asking.sample_choice("form", tuple(costs), min(costs, key=lambda f: costs[f]))
-    threads = asking.sample_choice("units", *block_sizes(machine))
+    threads = asking.sample_choice("threads", *block_sizes(machine))
     asking.plan = f"blocks of {threads} threads, {'an element' if form == 'elements' else 'a line'} each"
     return (_by_elements if form == "elements" else _by_lines)(s, axis_, threads, machine)
 
@@ -212,7 +212,7 @@ def _slices(kernel: Kernel, machine: Machine, asking: Schedule) -> Stmt | str:
     best = min(found, key=cost)
     tasks = min(slices * (s.data[-1] if size > 1 else 1), at_once(machine))
     alone = count * far + 8 * far * -(-prod(s.data) // tasks)
-    if cost(best) > WORTH * alone and not asking.given:
+    if cost(best) > WORTH * alone and not asking.fixed_decisions:
         return "looking for the updates of each slice takes longer than to go through them"
     plan = ScatterPlan(*asking.sample_choice("slices", [p.numbers for p in found], best.numbers))
     asking.plan = f"{plan.rows} slices of a block on {plan.threads} threads each"

@@ -11,8 +11,8 @@ from ...nest import Stmt
 from ...schedule import Schedule, ScheduleError
 from .. import Tactic, tactic
 from ..common import inline_producers
-from ..custom.opaque import joined
-from .units import has_blocks
+from ..custom.custom_kernel import joined
+from .thread_binding import has_blocks
 
 #: ``apply`` of a rule
 Apply = Callable[..., Schedule | str]

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ..common import coefficient
 from .contraction import SMALL, Contraction, grid, read
 from .tactics import loops_rule, not_loops
-from .units import BLOCK, LANE, WARP, axis, fits_axis, processors, shared
+from .thread_binding import BLOCK, LANE, WARP, axis, fits_axis, processors, shared
 from .warp_tiles import COPY_BYTES, Side, WarpTile, WarpWriter, innermost
 
 NAME = "tensor_cores"

@@ -27,10 +27,10 @@ from ...nest import If, Stmt, Store, loop, seq, store
 from ...schedule import Schedule
 from ..custom.nests import add, both, either, index, less, select
 from ..custom.top_k import TopKKernel
-from .row_team import at_once
+from .block_scans import BlockRows, Scanned, meeting
+from .row_mapping import at_once
 from .tactics import operator_rule
-from .teams import BlockRows, Scanned, meeting
-from .units import BLOCK, all_of, axis, guarded, only_if, shared, within
+from .thread_binding import BLOCK, all_of, axis, guarded, only_if, shared, within
 
 NAME = "block_top_k"
 PRIORITY = 7
@@ -77,7 +77,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
         return "browsers have no 64-bit numbers without sign"
     found = plans(t, machine)
     best = min(found, key=lambda p: cost(p, t, machine))
-    if not s.given.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
+    if not s.fixed_decisions.get("plan") and cost(best, t, machine) > WORTH * alone(t, machine):
         return "sorting a line by one thread takes less"
     plan = TopKPlan(*s.sample_choice("plan", [p.numbers for p in found], best.numbers))
     kept = f", {plan.each} elements of each thread" if plan.each else ""

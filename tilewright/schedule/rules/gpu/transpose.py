@@ -22,9 +22,8 @@ from ...nest import Alloc, Barrier, Stmt, Store, seq, store
 from ...schedule import Schedule
 from ..common import load_strides, store_stride
 from . import elementwise
-from .elements import shared_out
 from .tactics import loops_rule
-from .units import (
+from .thread_binding import (
     BLOCK,
     all_of,
     axis,
@@ -37,6 +36,7 @@ from .units import (
     shared,
     within,
 )
+from .thread_per_element import shared_out
 
 NAME = "block_transpose"
 PRIORITY = 8

@@ -25,10 +25,10 @@ from ...machine import Machine
 from ...nest import Alloc, Barrier, For, Stmt, Store, seq, store
 from ...schedule import Schedule
 from .contraction import SMALL, Contraction, read
-from .elements import applied
 from .tactics import loops_rule, not_whole
 from .tensor_cores import lies_along_batch, lies_along_sum
-from .units import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
+from .thread_binding import BLOCK, all_of, axis, digits, fits_axis, on, only_if, processors, shared, within
+from .thread_per_element import applied
 from .warp_tiles import innermost
 
 NAME = "vector_product"
@@ -410,7 +410,7 @@ class GemvWriter:
         u, n = Var(f"u_{left}"), Var(f"n_{left}")
         place = n * t.threads + u
         y, c = place // across, place % across
-        total = self.total([self.told(y + i * left, c) for i in range(FAN)])
+        total = self.total([self.loaded(y + i * left, c) for i in range(FAN)])
         put = store(self.part.name, self.of_share(y, c), total, self.s.fresh(f"tree_{left}"))
         body = only_if(within(place, count, t.threads), put)
         return on("block.x", u.name, t.threads, on("serial", n.name, -(-count // t.threads), body))
@@ -425,7 +425,7 @@ class GemvWriter:
         shares of one place, the others lie a number apart that is odd."""
         return (place, share) if self.m.deep else (share, place)
 
-    def told(self, share: Expr, place: Expr) -> Load:
+    def loaded(self, share: Expr, place: Expr) -> Load:
         return Load(self.part.name, self.of_share(share, place), self.zero.dtype)
 
     def total(self, parts: Sequence[Expr]) -> Expr:
@@ -438,7 +438,7 @@ class GemvWriter:
         column = self.tile * t.columns + (c % t.columns if m.vectors > 1 else c)
         other = digits(c // t.columns, m.others)
         values: dict[str, Expr] = digits(Var("batch"), p.batch) | other | digits(column, m.group)
-        made = self.total([self.told(Const(i, "index"), c) for i in range(self.left)])
+        made = self.total([self.loaded(Const(i, "index"), c) for i in range(self.left)])
         target = p.sum.targets[0]
         known: dict[str, Expr] = {target.buffer: made}
         at = {target.buffer: tuple(substitute(i, values) for i in target.indices)}

@@ -25,8 +25,8 @@ from ...nest import Alloc, AsyncCopy, Barrier, For, If, Stmt, Store, Wait, seq, 
 from ...schedule import Schedule
 from ...warp import NOTE
 from .contraction import TILE_LOOPS, Contraction, ContractionTile, ContractionWriter, grid
-from .elements import applied
-from .units import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
+from .thread_binding import BLOCK, LANE, WARP, all_of, digits, on, only_if, within
+from .thread_per_element import applied
 
 #: bytes that a thread copies at once
 COPY_BYTES = 16

@@ -1,4 +1,4 @@
-"""What row kernels read from far memory is asked for ahead of time, and large results go past the caches.
+"""Software prefetch and non-temporal stores of row kernels.
 
 While the stage over a task's rows runs that computes most (exponentials, or else the last sums), each step asks for as
 much of the next task's rows: the processor's own prefetching loses its way at the end of a row, and stops at the end of

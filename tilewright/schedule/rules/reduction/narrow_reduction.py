@@ -1,5 +1,5 @@
-"""Sums (means, extremes, variances) over rows of a few columns, as of the colours of an image: all that lies one after
-the other is one run of lanes.
+"""Sums (means, extremes, variances) over contiguous rows of a few columns, as of the colours of an image: lanes run
+across all rows and columns.
 
     for runs of 32 rows:                      # 3 columns: lanes are rows, turned round in registers
       sums[3, 32] += x[32, 3]

@@ -1,5 +1,5 @@
-"""Short rows that lie one after the other, turned: tiles of them are transposed in registers, then every lane has a row
-of its own.
+"""Reductions over short contiguous rows: tiles of them are transposed in registers, then every lane has a row of its
+own.
 
     for some of the rows:               # softmax of rows of 7 elements, 64 at a time
       copy x[64 rows, 7] as [7, 64]     # vectors of full width from here on

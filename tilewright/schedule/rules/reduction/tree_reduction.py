@@ -1,5 +1,5 @@
-"""Rows that give a number each (a sum, a mean, the place of the largest), as many together as a vector has lanes: their
-vectors are added to each other in a tree, of which the sum of row r comes out in lane r.
+"""Full reductions of rows (sum, mean, argmax), as many rows together as a vector has lanes: their vectors are added in
+a tree, from which the sum of row r comes out in lane r.
 
     for some of the rows:                       # 16 at a time
       for r in unroll(16): for l in vector(14): sum[r] += x[r, l]      # the target emits the tree
