@@ -63,6 +63,8 @@ _WITH_INDICES = (
 _SUM_IN_MEMORY = re.compile(r"= getelementptr i8, .*\n.*\n.*\n.* i64 1, 3, 0$", re.MULTILINE)
 #: what a kernel has that does more than copy: the loops of copies are better as LLVM's own
 _COMPUTES = re.compile(r"= (?:f(?:add|sub|mul|div|neg)|call) ")
+#: characters of a kernel whose loops are long
+_LONG = 40_000
 #: kernels that one MLIR context lowers: it keeps every type, constant and location that it has seen
 _KERNELS = 32
 
@@ -300,13 +302,17 @@ def target_machine(machine: LlvmMachine):
 def assemble(llvm_ir_text: str, machine: LlvmMachine) -> bytes:
     """The object file of a module of LLVM IR; CompileError if the text is not valid."""
     maker = target_machine(machine)
-    return maker.emit_object(_optimized(llvm_ir_text, machine, maker))
+    module = _optimized(llvm_ir_text, machine, maker)
+    with _code_generation(llvm_ir_text, machine):
+        return maker.emit_object(module)
 
 
 def assembly(llvm_ir_text: str, machine: LlvmMachine) -> str:
     """The same as assembler text, to look at. The text is parsed anew: a module must not be emitted in two forms."""
     maker = target_machine(machine)
-    return maker.emit_assembly(_optimized(llvm_ir_text, machine, maker))
+    module = _optimized(llvm_ir_text, machine, maker)
+    with _code_generation(llvm_ir_text, machine):
+        return maker.emit_assembly(module)
 
 
 def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
@@ -314,11 +320,30 @@ def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
     return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
 
 
+@contextmanager
+def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
+    """Inside: without strength reduction of addresses in loops, for long kernels of x86, whose instructions add and
+    scale them. It takes a third of the time there, as it is quadratic in the accesses of a loop, and the code is as
+    fast. That is an option of all of LLVM: no other call of llvmlite runs meanwhile."""
+    from llvmlite import binding as llvm
+
+    if len(llvm_ir_text) < _LONG or not machine.triple.startswith("x86_64"):
+        yield
+        return
+    with llvm.ffi.lib._lock:
+        llvm.set_option("", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("", "-disable-lsr=false")
+
+
 def _optimized(text: str, machine: LlvmMachine, maker):
     from llvmlite import binding as llvm
 
+    text = machine.define(text)
     try:
-        module = llvm.parse_assembly(to_llvm22(machine.define(text)), context=llvm.create_context())
+        module = llvm.parse_assembly(to_llvm22(text), context=llvm.create_context())
         module.triple = machine.triple
         module.data_layout = str(maker.target_data)
         module.verify()
