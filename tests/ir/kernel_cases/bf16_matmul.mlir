@@ -226,10 +226,10 @@ def matmul_446bc28062(
 module {
   func.func @cast_4a27812d73(%p0: memref<12xf32>, %p1: memref<12xbf16> {llvm.noalias}, %scratch: memref<1xi8> {llvm.noalias}, %tid: index, %nt: index) {
     %v1 = arith.constant 0 : index
+    %v3 = vector.constant_mask [12] : vector<16xi1>
     %v4 = arith.constant dense<0.0> : vector<16xf32>
     %v2 = arith.cmpi eq, %tid, %v1 : index
     scf.if %v2 {
-      %v3 = vector.constant_mask [12] : vector<16xi1>
       %v5 = vector.maskedload %p0[%v1], %v3, %v4 : memref<12xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
       %v6 = arith.truncf %v5 : vector<16xf32> to vector<16xbf16>
       vector.maskedstore %p1[%v1], %v3, %v6 : memref<12xbf16>, vector<16xi1>, vector<16xbf16>

@@ -177,6 +177,7 @@ module {
   func.func @matmul_cfcc04428d(%p0: memref<18xf32>, %p1: memref<126xf32>, %p2: memref<63xf32> {llvm.noalias}, %scratch: memref<1xi8> {llvm.noalias}, %tid: index, %nt: index) {
     %v1 = arith.constant 0 : index
     %v3 = arith.constant 0.0 : f32
+    %v5 = vector.constant_mask [5] : vector<16xi1>
     %v10 = arith.constant 16 : index
     %v11 = arith.constant dense<0.0> : vector<16xf32>
     %v14 = arith.constant 6 : index
@@ -208,7 +209,6 @@ module {
     %v2 = arith.cmpi eq, %tid, %v1 : index
     scf.if %v2 {
       %v4 = vector.broadcast %v3 : f32 to vector<16xf32>
-      %v5 = vector.constant_mask [5] : vector<16xi1>
       %v6 = memref.load %p0[%v1] : memref<18xf32>
       %v7 = vector.load %p1[%v1] : memref<126xf32>, vector<16xf32>
       %v8 = vector.broadcast %v6 : f32 to vector<16xf32>

@@ -25,6 +25,7 @@ module {
     %v4 = arith.constant 7 : index
     %v6 = arith.constant 1 : index
     %v7 = arith.constant 21 : index
+    %v11 = vector.constant_mask [5] : vector<16xi1>
     %v12 = arith.constant 16 : index
     %v14 = arith.constant dense<0.0> : vector<16xf32>
     %v17 = arith.constant 640 : index
@@ -37,7 +38,6 @@ module {
         %v9 = vector.load %p0[%v8] : memref<147xf32>, vector<16xf32>
         %v10 = arith.mulf %v9, %v9 : vector<16xf32>
         vector.store %v10, %v3[%v8] : memref<147xf32>, vector<16xf32>
-        %v11 = vector.constant_mask [5] : vector<16xi1>
         %v13 = arith.addi %v8, %v12 : index
         %v15 = vector.maskedload %p0[%v13], %v11, %v14 : memref<147xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
         %v16 = arith.mulf %v15, %v15 : vector<16xf32>
@@ -62,11 +62,10 @@ module {
         %v31 = vector.broadcast %v30 : f32 to vector<16xf32>
         %v32 = arith.divf %v29, %v31 : vector<16xf32>
         vector.store %v32, %p1[%v28] : memref<147xf32>, vector<16xf32>
-        %v33 = vector.constant_mask [5] : vector<16xi1>
-        %v34 = arith.addi %v28, %v12 : index
-        %v35 = vector.maskedload %v3[%v34], %v33, %v14 : memref<147xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
-        %v36 = arith.divf %v35, %v31 : vector<16xf32>
-        vector.maskedstore %p1[%v34], %v33, %v36 : memref<147xf32>, vector<16xi1>, vector<16xf32>
+        %v33 = arith.addi %v28, %v12 : index
+        %v34 = vector.maskedload %v3[%v33], %v11, %v14 : memref<147xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
+        %v35 = arith.divf %v34, %v31 : vector<16xf32>
+        vector.maskedstore %p1[%v33], %v11, %v35 : memref<147xf32>, vector<16xi1>, vector<16xf32>
       }
     }
     return

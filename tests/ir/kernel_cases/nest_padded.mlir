@@ -26,6 +26,7 @@ module {
     %v6 = arith.constant 1 : index
     %v7 = arith.constant 21 : index
     %v11 = arith.constant 32 : index
+    %v13 = vector.constant_mask [5] : vector<16xi1>
     %v14 = arith.constant 16 : index
     %v16 = arith.constant dense<0.0> : vector<16xf32>
     %v20 = arith.constant 896 : index
@@ -39,7 +40,6 @@ module {
         %v10 = arith.mulf %v9, %v9 : vector<16xf32>
         %v12 = arith.muli %v5, %v11 : index
         vector.store %v10, %v3[%v12] : memref<224xf32>, vector<16xf32>
-        %v13 = vector.constant_mask [5] : vector<16xi1>
         %v15 = arith.addi %v8, %v14 : index
         %v17 = vector.maskedload %p0[%v15], %v13, %v16 : memref<147xf32>, vector<16xi1>, vector<16xf32> into vector<16xf32>
         %v18 = arith.mulf %v17, %v17 : vector<16xf32>
@@ -66,12 +66,11 @@ module {
         %v35 = arith.divf %v32, %v34 : vector<16xf32>
         %v36 = arith.muli %v30, %v7 : index
         vector.store %v35, %p1[%v36] : memref<147xf32>, vector<16xf32>
-        %v37 = vector.constant_mask [5] : vector<16xi1>
-        %v38 = arith.addi %v31, %v14 : index
-        %v39 = vector.load %v3[%v38] : memref<224xf32>, vector<16xf32>
-        %v40 = arith.divf %v39, %v34 : vector<16xf32>
-        %v41 = arith.addi %v36, %v14 : index
-        vector.maskedstore %p1[%v41], %v37, %v40 : memref<147xf32>, vector<16xi1>, vector<16xf32>
+        %v37 = arith.addi %v31, %v14 : index
+        %v38 = vector.load %v3[%v37] : memref<224xf32>, vector<16xf32>
+        %v39 = arith.divf %v38, %v34 : vector<16xf32>
+        %v40 = arith.addi %v36, %v14 : index
+        vector.maskedstore %p1[%v40], %v13, %v39 : memref<147xf32>, vector<16xi1>, vector<16xf32>
       }
     }
     return

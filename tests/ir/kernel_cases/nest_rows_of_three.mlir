@@ -10,13 +10,13 @@ def k(x: f32[4, 3], y: out(f32[4])):
 module {
   func.func @k(%p0: memref<12xf32>, %p1: memref<4xf32> {llvm.noalias}, %scratch: memref<1xi8> {llvm.noalias}, %tid: index, %nt: index) {
     %v1 = arith.constant 0 : index
+    %v3 = vector.constant_mask [3] : vector<4xi1>
     %v4 = arith.constant dense<0.0> : vector<4xf32>
     %v6 = arith.constant 3 : index
     %v8 = arith.constant 6 : index
     %v10 = arith.constant 9 : index
     %v2 = arith.cmpi eq, %tid, %v1 : index
     scf.if %v2 {
-      %v3 = vector.constant_mask [3] : vector<4xi1>
       %v5 = vector.maskedload %p0[%v1], %v3, %v4 : memref<12xf32>, vector<4xi1>, vector<4xf32> into vector<4xf32>
       %v7 = vector.maskedload %p0[%v6], %v3, %v4 : memref<12xf32>, vector<4xi1>, vector<4xf32> into vector<4xf32>
       %v9 = vector.maskedload %p0[%v8], %v3, %v4 : memref<12xf32>, vector<4xi1>, vector<4xf32> into vector<4xf32>

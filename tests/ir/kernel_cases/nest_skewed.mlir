@@ -57,11 +57,11 @@ module {
         %v28 = arith.subi %v7, %v8 : index
         %v29 = arith.cmpi ult, %v28, %v6 : index
         scf.if %v29 {
+          %v34 = memref.load %v5[%v28] : memref<7xf32>
           scf.for %v30 = %v1 to %v13 step %v10 {
             %v31 = arith.muli %v28, %v13 : index
             %v32 = arith.addi %v31, %v30 : index
             %v33 = memref.load %v3[%v32] : memref<147xf32>
-            %v34 = memref.load %v5[%v28] : memref<7xf32>
             %v35 = arith.divf %v33, %v34 : f32
             memref.store %v35, %p1[%v32] : memref<147xf32>
           }

@@ -48,11 +48,11 @@ module {
         }
       }
       scf.for %v23 = %v1 to %v4 step %v6 {
+        %v28 = memref.load %v14[%v23] : memref<7xf32>
         scf.for %v24 = %v1 to %v7 step %v6 {
           %v25 = arith.muli %v23, %v7 : index
           %v26 = arith.addi %v25, %v24 : index
           %v27 = memref.load %v3[%v26] : memref<147xf32>
-          %v28 = memref.load %v14[%v23] : memref<7xf32>
           %v29 = arith.divf %v27, %v28 : f32
           memref.store %v29, %p1[%v26] : memref<147xf32>
         }

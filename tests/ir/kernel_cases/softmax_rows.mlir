@@ -264,35 +264,35 @@ module {
     %v11 = arith.constant 16 : index
     %v16 = arith.constant 0 : index
     %v18 = arith.constant 64 : index
-    %v21 = arith.constant dense<0xff800000> : vector<16xf32>
-    %v45 = arith.constant 1.4426950216293335 : f32
-    %v46 = arith.constant 786432.0 : f32
-    %v51 = arith.constant 1.0 : f32
-    %v52 = arith.constant 1.0442737340927124 : f32
-    %v53 = arith.constant 1.0905077457427979 : f32
-    %v54 = arith.constant 1.1387885808944702 : f32
-    %v55 = arith.constant 1.1892070770263672 : f32
-    %v56 = arith.constant 1.2418577671051025 : f32
-    %v57 = arith.constant 1.2968395948410034 : f32
-    %v58 = arith.constant 1.3542555570602417 : f32
-    %v59 = arith.constant 1.4142135381698608 : f32
-    %v60 = arith.constant 1.4768261909484863 : f32
-    %v61 = arith.constant 1.5422108173370361 : f32
-    %v62 = arith.constant 1.610490322113037 : f32
-    %v63 = arith.constant 1.6817928552627563 : f32
-    %v64 = arith.constant 1.7562521696090698 : f32
-    %v65 = arith.constant 1.8340080976486206 : f32
-    %v66 = arith.constant 1.9152065515518188 : f32
-    %v67 = arith.constant dense<[1.0, 1.0442737340927124, 1.0905077457427979, 1.1387885808944702, 1.1892070770263672, 1.2418577671051025, 1.2968395948410034, 1.3542555570602417, 1.4142135381698608, 1.4768261909484863, 1.5422108173370361, 1.610490322113037, 1.6817928552627563, 1.7562521696090698, 1.8340080976486206, 1.9152065515518188]> : vector<16xf32>
-    %v70 = arith.constant -1.428606765330187e-06 : f32
-    %v71 = arith.constant -0.693145751953125 : f32
-    %v77 = arith.constant -1 : i16
-    %v78 = arith.constant 4 : i32
-    %v79 = arith.constant 2 : i32
-    %v82 = arith.constant 0.1666683554649353 : f32
-    %v83 = arith.constant 0.5000162124633789 : f32
-    %v90 = arith.constant 0.0 : f32
-    %v95 = arith.constant 128 : index
+    %v20 = arith.constant dense<0xff800000> : vector<16xf32>
+    %v43 = arith.constant 1.4426950216293335 : f32
+    %v44 = arith.constant 786432.0 : f32
+    %v49 = arith.constant 1.0 : f32
+    %v50 = arith.constant 1.0442737340927124 : f32
+    %v51 = arith.constant 1.0905077457427979 : f32
+    %v52 = arith.constant 1.1387885808944702 : f32
+    %v53 = arith.constant 1.1892070770263672 : f32
+    %v54 = arith.constant 1.2418577671051025 : f32
+    %v55 = arith.constant 1.2968395948410034 : f32
+    %v56 = arith.constant 1.3542555570602417 : f32
+    %v57 = arith.constant 1.4142135381698608 : f32
+    %v58 = arith.constant 1.4768261909484863 : f32
+    %v59 = arith.constant 1.5422108173370361 : f32
+    %v60 = arith.constant 1.610490322113037 : f32
+    %v61 = arith.constant 1.6817928552627563 : f32
+    %v62 = arith.constant 1.7562521696090698 : f32
+    %v63 = arith.constant 1.8340080976486206 : f32
+    %v64 = arith.constant 1.9152065515518188 : f32
+    %v65 = arith.constant dense<[1.0, 1.0442737340927124, 1.0905077457427979, 1.1387885808944702, 1.1892070770263672, 1.2418577671051025, 1.2968395948410034, 1.3542555570602417, 1.4142135381698608, 1.4768261909484863, 1.5422108173370361, 1.610490322113037, 1.6817928552627563, 1.7562521696090698, 1.8340080976486206, 1.9152065515518188]> : vector<16xf32>
+    %v68 = arith.constant -1.428606765330187e-06 : f32
+    %v69 = arith.constant -0.693145751953125 : f32
+    %v75 = arith.constant -1 : i16
+    %v76 = arith.constant 4 : i32
+    %v77 = arith.constant 2 : i32
+    %v80 = arith.constant 0.1666683554649353 : f32
+    %v81 = arith.constant 0.5000162124633789 : f32
+    %v88 = arith.constant 0.0 : f32
+    %v92 = arith.constant 128 : index
     %v3 = arith.muli %tid, %v1 : index
     %v4 = arith.divui %v3, %nt : index
     %v5 = arith.addi %tid, %v2 : index
@@ -307,79 +307,73 @@ module {
       %v17 = memref.view %scratch[%v16][] : memref<192xi8> to memref<16xf32>
       %v19 = memref.view %scratch[%v18][] : memref<192xi8> to memref<1xf32>
       memref.store %v9, %v19[%v16] : memref<1xf32>
-      %v20 = memref.load %v19[%v16] : memref<1xf32>
-      %v22 = arith.cmpf ogt, %v15, %v21 : vector<16xf32>
-      %v23 = arith.select %v22, %v15, %v21 : vector<16xi1>, vector<16xf32>
-      %v24 = vector.extract_strided_slice %v23 {offsets = [0], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
-      %v25 = vector.extract_strided_slice %v23 {offsets = [8], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
-      %v26 = arith.cmpf ogt, %v24, %v25 : vector<8xf32>
-      %v27 = arith.select %v26, %v24, %v25 : vector<8xi1>, vector<8xf32>
-      %v28 = vector.extract_strided_slice %v27 {offsets = [0], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
-      %v29 = vector.extract_strided_slice %v27 {offsets = [4], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
-      %v30 = arith.cmpf ogt, %v28, %v29 : vector<4xf32>
-      %v31 = arith.select %v30, %v28, %v29 : vector<4xi1>, vector<4xf32>
-      %v32 = vector.extract_strided_slice %v31 {offsets = [0], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
-      %v33 = vector.extract_strided_slice %v31 {offsets = [2], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
-      %v34 = arith.cmpf ogt, %v32, %v33 : vector<2xf32>
-      %v35 = arith.select %v34, %v32, %v33 : vector<2xi1>, vector<2xf32>
-      %v36 = vector.extract %v35[0] : f32 from vector<2xf32>
-      %v37 = vector.extract %v35[1] : f32 from vector<2xf32>
-      %v38 = arith.cmpf ogt, %v36, %v37 : f32
-      %v39 = arith.select %v38, %v36, %v37 : i1, f32
-      %v40 = arith.cmpf ogt, %v39, %v20 : f32
-      %v41 = arith.select %v40, %v39, %v20 : i1, f32
-      memref.store %v41, %v19[%v16] : memref<1xf32>
-      %v42 = memref.load %v19[%v16] : memref<1xf32>
-      %v43 = vector.broadcast %v42 : f32 to vector<16xf32>
-      %v44 = arith.subf %v13, %v43 : vector<16xf32>
-      %v47 = vector.broadcast %v45 : f32 to vector<16xf32>
-      %v48 = vector.broadcast %v46 : f32 to vector<16xf32>
-      %v49 = math.fma %v44, %v47, %v48 : vector<16xf32>
-      %v50 = arith.bitcast %v49 : vector<16xf32> to vector<16xi32>
-      %v68 = llvm.call_intrinsic "llvm.x86.avx512.permvar.sf.512"(%v67, %v50) : (vector<16xf32>, vector<16xi32>) -> vector<16xf32>
-      %v69 = arith.subf %v49, %v48 : vector<16xf32>
-      %v72 = vector.broadcast %v71 : f32 to vector<16xf32>
-      %v73 = math.fma %v69, %v72, %v44 : vector<16xf32>
-      %v74 = vector.broadcast %v70 : f32 to vector<16xf32>
-      %v75 = math.fma %v69, %v74, %v73 : vector<16xf32>
-      %v76 = vector.broadcast %v51 : f32 to vector<16xf32>
-      %v80 = llvm.call_intrinsic "llvm.x86.avx512.mask.range.ps.512"(%v75, %v76, %v79, %v75, %v77, %v78) : (vector<16xf32>, vector<16xf32>, i32, vector<16xf32>, i16, i32) -> vector<16xf32>
-      %v81 = arith.mulf %v68, %v80 : vector<16xf32>
-      %v84 = vector.broadcast %v82 : f32 to vector<16xf32>
-      %v85 = vector.broadcast %v83 : f32 to vector<16xf32>
-      %v86 = math.fma %v80, %v84, %v85 : vector<16xf32>
-      %v87 = math.fma %v80, %v86, %v76 : vector<16xf32>
-      %v88 = math.fma %v81, %v87, %v68 : vector<16xf32>
-      %v89 = llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"(%v88, %v69, %v88, %v77, %v78) : (vector<16xf32>, vector<16xf32>, vector<16xf32>, i16, i32) -> vector<16xf32>
-      vector.store %v89, %v17[%v16] : memref<16xf32>, vector<16xf32>
-      %v91 = vector.broadcast %v90 : f32 to vector<16xf32>
-      %v92 = vector.load %v17[%v16] : memref<16xf32>, vector<16xf32>
-      %v93 = arith.addf %v91, %v92 : vector<16xf32>
-      %v94 = memref.view %scratch[%v18][] : memref<192xi8> to memref<1xf32>
-      %v96 = memref.view %scratch[%v95][] : memref<192xi8> to memref<1xf32>
-      memref.store %v90, %v96[%v16] : memref<1xf32>
-      %v97 = memref.load %v96[%v16] : memref<1xf32>
-      %v98 = vector.extract_strided_slice %v93 {offsets = [0], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
-      %v99 = vector.extract_strided_slice %v93 {offsets = [8], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
-      %v100 = arith.addf %v99, %v98 : vector<8xf32>
-      %v101 = vector.extract_strided_slice %v100 {offsets = [0], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
-      %v102 = vector.extract_strided_slice %v100 {offsets = [4], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
-      %v103 = arith.addf %v102, %v101 : vector<4xf32>
-      %v104 = vector.extract_strided_slice %v103 {offsets = [0], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
-      %v105 = vector.extract_strided_slice %v103 {offsets = [2], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
-      %v106 = arith.addf %v105, %v104 : vector<2xf32>
-      %v107 = vector.extract %v106[0] : f32 from vector<2xf32>
-      %v108 = vector.extract %v106[1] : f32 from vector<2xf32>
-      %v109 = arith.addf %v108, %v107 : f32
-      %v110 = arith.addf %v97, %v109 : f32
-      memref.store %v110, %v96[%v16] : memref<1xf32>
-      %v111 = memref.load %v96[%v16] : memref<1xf32>
-      %v112 = arith.divf %v51, %v111 : f32
-      memref.store %v112, %v94[%v16] : memref<1xf32>
-      %v113 = memref.load %v94[%v16] : memref<1xf32>
-      %v114 = vector.broadcast %v113 : f32 to vector<16xf32>
-      %v115 = arith.mulf %v92, %v114 : vector<16xf32>
-      vector.store %v115, %p1[%v12] : memref<96xf32>, vector<16xf32>
+      %v21 = arith.cmpf ogt, %v15, %v20 : vector<16xf32>
+      %v22 = arith.select %v21, %v15, %v20 : vector<16xi1>, vector<16xf32>
+      %v23 = vector.extract_strided_slice %v22 {offsets = [0], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
+      %v24 = vector.extract_strided_slice %v22 {offsets = [8], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
+      %v25 = arith.cmpf ogt, %v23, %v24 : vector<8xf32>
+      %v26 = arith.select %v25, %v23, %v24 : vector<8xi1>, vector<8xf32>
+      %v27 = vector.extract_strided_slice %v26 {offsets = [0], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
+      %v28 = vector.extract_strided_slice %v26 {offsets = [4], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
+      %v29 = arith.cmpf ogt, %v27, %v28 : vector<4xf32>
+      %v30 = arith.select %v29, %v27, %v28 : vector<4xi1>, vector<4xf32>
+      %v31 = vector.extract_strided_slice %v30 {offsets = [0], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
+      %v32 = vector.extract_strided_slice %v30 {offsets = [2], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
+      %v33 = arith.cmpf ogt, %v31, %v32 : vector<2xf32>
+      %v34 = arith.select %v33, %v31, %v32 : vector<2xi1>, vector<2xf32>
+      %v35 = vector.extract %v34[0] : f32 from vector<2xf32>
+      %v36 = vector.extract %v34[1] : f32 from vector<2xf32>
+      %v37 = arith.cmpf ogt, %v35, %v36 : f32
+      %v38 = arith.select %v37, %v35, %v36 : i1, f32
+      %v39 = arith.cmpf ogt, %v38, %v9 : f32
+      %v40 = arith.select %v39, %v38, %v9 : i1, f32
+      memref.store %v40, %v19[%v16] : memref<1xf32>
+      %v41 = vector.broadcast %v40 : f32 to vector<16xf32>
+      %v42 = arith.subf %v13, %v41 : vector<16xf32>
+      %v45 = vector.broadcast %v43 : f32 to vector<16xf32>
+      %v46 = vector.broadcast %v44 : f32 to vector<16xf32>
+      %v47 = math.fma %v42, %v45, %v46 : vector<16xf32>
+      %v48 = arith.bitcast %v47 : vector<16xf32> to vector<16xi32>
+      %v66 = llvm.call_intrinsic "llvm.x86.avx512.permvar.sf.512"(%v65, %v48) : (vector<16xf32>, vector<16xi32>) -> vector<16xf32>
+      %v67 = arith.subf %v47, %v46 : vector<16xf32>
+      %v70 = vector.broadcast %v69 : f32 to vector<16xf32>
+      %v71 = math.fma %v67, %v70, %v42 : vector<16xf32>
+      %v72 = vector.broadcast %v68 : f32 to vector<16xf32>
+      %v73 = math.fma %v67, %v72, %v71 : vector<16xf32>
+      %v74 = vector.broadcast %v49 : f32 to vector<16xf32>
+      %v78 = llvm.call_intrinsic "llvm.x86.avx512.mask.range.ps.512"(%v73, %v74, %v77, %v73, %v75, %v76) : (vector<16xf32>, vector<16xf32>, i32, vector<16xf32>, i16, i32) -> vector<16xf32>
+      %v79 = arith.mulf %v66, %v78 : vector<16xf32>
+      %v82 = vector.broadcast %v80 : f32 to vector<16xf32>
+      %v83 = vector.broadcast %v81 : f32 to vector<16xf32>
+      %v84 = math.fma %v78, %v82, %v83 : vector<16xf32>
+      %v85 = math.fma %v78, %v84, %v74 : vector<16xf32>
+      %v86 = math.fma %v79, %v85, %v66 : vector<16xf32>
+      %v87 = llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"(%v86, %v67, %v86, %v75, %v76) : (vector<16xf32>, vector<16xf32>, vector<16xf32>, i16, i32) -> vector<16xf32>
+      vector.store %v87, %v17[%v16] : memref<16xf32>, vector<16xf32>
+      %v89 = vector.broadcast %v88 : f32 to vector<16xf32>
+      %v90 = arith.addf %v89, %v87 : vector<16xf32>
+      %v91 = memref.view %scratch[%v18][] : memref<192xi8> to memref<1xf32>
+      %v93 = memref.view %scratch[%v92][] : memref<192xi8> to memref<1xf32>
+      memref.store %v88, %v93[%v16] : memref<1xf32>
+      %v94 = vector.extract_strided_slice %v90 {offsets = [0], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
+      %v95 = vector.extract_strided_slice %v90 {offsets = [8], sizes = [8], strides = [1]} : vector<16xf32> to vector<8xf32>
+      %v96 = arith.addf %v95, %v94 : vector<8xf32>
+      %v97 = vector.extract_strided_slice %v96 {offsets = [0], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
+      %v98 = vector.extract_strided_slice %v96 {offsets = [4], sizes = [4], strides = [1]} : vector<8xf32> to vector<4xf32>
+      %v99 = arith.addf %v98, %v97 : vector<4xf32>
+      %v100 = vector.extract_strided_slice %v99 {offsets = [0], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
+      %v101 = vector.extract_strided_slice %v99 {offsets = [2], sizes = [2], strides = [1]} : vector<4xf32> to vector<2xf32>
+      %v102 = arith.addf %v101, %v100 : vector<2xf32>
+      %v103 = vector.extract %v102[0] : f32 from vector<2xf32>
+      %v104 = vector.extract %v102[1] : f32 from vector<2xf32>
+      %v105 = arith.addf %v104, %v103 : f32
+      %v106 = arith.addf %v88, %v105 : f32
+      memref.store %v106, %v93[%v16] : memref<1xf32>
+      %v107 = arith.divf %v49, %v106 : f32
+      memref.store %v107, %v91[%v16] : memref<1xf32>
+      %v108 = vector.broadcast %v107 : f32 to vector<16xf32>
+      %v109 = arith.mulf %v87, %v108 : vector<16xf32>
+      vector.store %v109, %p1[%v12] : memref<96xf32>, vector<16xf32>
     }
     return
   }

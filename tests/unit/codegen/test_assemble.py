@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.llvm.assemble import (
+    _LONG,
     SHORT_PIPELINE,
+    _code_generation,
     _Lowering,
     assemble,
     assembly,
@@ -187,6 +189,54 @@ def test_the_short_pipeline_gives_the_same_code(monkeypatch):
     assert ran[1:] == [pipeline(64)] * 2
     monkeypatch.setattr("tilewright.codegen.llvm.assemble._RARE", (re.compile(""),))
     assert mlir_to_llvm(usual, "k") == short and ran[3:] == [pipeline(64)]
+
+
+def loop_over(count):
+    """A kernel whose loop reads that many places."""
+    lines = ["func.func @k(%a: memref<99999xf32>, %s: memref<1xi8>, %t: index, %n: index) {"]
+    lines += ["%c0 = arith.constant 0 : index\n%c1 = arith.constant 1 : index\nscf.for %i = %c0 to %n step %c1 {"]
+    for i in range(count):
+        lines += [f"%c{i}x = arith.constant {7 * i + 3} : index\n%p{i} = arith.muli %i, %c{i}x : index"]
+        lines += [f"%v{i} = memref.load %a[%p{i}] : memref<99999xf32>\n%w{i} = arith.addf %v{i}, %v{i} : f32"]
+        lines += [f"memref.store %w{i}, %a[%p{i}] : memref<99999xf32>"]
+    return mlir_to_llvm("\n".join([*lines, "}\nreturn\n}"]), "k")
+
+
+def test_options_of_llvm_are_as_they_were_after_a_long_kernel():
+    """Long ones of x86 are made without strength reduction; nothing of that is left for others."""
+    x86 = describe_x86("x86_64-unknown-linux-gnu", X86_FEATURES[:16])
+    short, long = loop_over(8), loop_over(400)
+    assert len(short) < _LONG < len(long)
+    before = assemble(short, x86), assemble(short, ARM)
+    made = assemble(long, x86)
+    assert (assemble(short, x86), assemble(short, ARM)) == before
+    assert assemble(long, x86) == made
+    with _code_generation(long, x86):
+        assert assemble(short, x86) != before[0]
+
+
+def test_a_sum_in_memory_is_kept_in_a_register_and_helpers_are_inlined():
+    """Both are done by passes that most kernels do without."""
+    text = """func.func @k(%a: memref<64xf32>, %s: memref<64xi8> {llvm.noalias}, %t: index, %n: index) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %sum = memref.view %s[%c0][] : memref<64xi8> to memref<1xf32>
+      scf.for %i = %c0 to %n step %c1 {
+        %v = memref.load %a[%i] : memref<64xf32>
+        %w = memref.load %sum[%c0] : memref<1xf32>
+        %x = arith.addf %v, %w : f32
+        memref.store %x, %sum[%c0] : memref<1xf32>
+      }
+      return
+    }"""
+    lines = optimized_llvm(mlir_to_llvm(text, "k"), host()).splitlines()
+    loop = next(i for i, line in enumerate(lines) if " fadd " in line)
+    store = next(i for i, line in enumerate(lines) if " store " in line)
+    assert any(" br " in line for line in lines[loop:store])
+    helper = "define internal float @h(float %x) alwaysinline {\n  %y = fadd float %x, %x\n  ret float %y\n}\n"
+    caller = "define float @k(float %x) {\n  %y = call float @h(float %x)\n  ret float %y\n}\n"
+    made = optimized_llvm(helper + caller, host())
+    assert "call" not in made and "@h" not in made
 
 
 @pytest.mark.skipif(host().arch != "x86_64" or host().vector_bytes != 64, reason="needs AVX-512")

@@ -31,7 +31,8 @@ STAGE = "assemble"
 #: MLIR's own lowerings. `convert-math-to-llvm` comes before libm so that fma, sqrt, floor ... become instructions;
 #: calls of libm take vectors apart (f64), so vectors come after it.
 PIPELINE = (
-    *(CANONICALIZE, "cse", "convert-vector-to-scf", "lower-affine", "convert-scf-to-cf", "memref-expand"),
+    *(CANONICALIZE, "loop-invariant-code-motion", "cse", "convert-vector-to-scf", "lower-affine"),
+    *("convert-scf-to-cf", "memref-expand"),
     *("expand-strided-metadata", "lower-affine", "convert-math-to-llvm{approximate-log1p=0}", "convert-math-to-libm"),
     *("convert-vector-to-llvm", "arith-expand", "convert-arith-to-llvm", "finalize-memref-to-llvm"),
     *("convert-index-to-llvm", "convert-func-to-llvm{use-bare-ptr-memref-call-conv=1}", "convert-cf-to-llvm"),
@@ -39,7 +40,7 @@ PIPELINE = (
 )
 #: the same code in fewer passes (a third less time), for modules without what `_RARE` finds
 SHORT_PIPELINE = (
-    *(CANONICALIZE, "cse", "convert-scf-to-cf", "convert-vector-to-llvm"),
+    *(CANONICALIZE, "loop-invariant-code-motion", "cse", "convert-scf-to-cf", "convert-vector-to-llvm"),
     *("convert-func-to-llvm{use-bare-ptr-memref-call-conv=1}", "convert-to-llvm{allow-pattern-rollback=0}"),
     "reconcile-unrealized-casts",
 )
@@ -58,6 +59,12 @@ _WITH_INDICES = (
     "convert-cf-to-llvm",
 )
 
+#: LLVM IR of a sum in memory, an array of one element in the scratch memory: LLVM's loop passes keep it in a register
+_SUM_IN_MEMORY = re.compile(r"= getelementptr i8, .*\n.*\n.*\n.* i64 1, 3, 0$", re.MULTILINE)
+#: what a kernel has that does more than copy: the loops of copies are better as LLVM's own
+_COMPUTES = re.compile(r"= (?:f(?:add|sub|mul|div|neg)|call) ")
+#: characters of a kernel whose loops are long
+_LONG = 40_000
 #: kernels that one MLIR context lowers: it keeps every type, constant and location that it has seen
 _KERNELS = 32
 
@@ -295,13 +302,17 @@ def target_machine(machine: LlvmMachine):
 def assemble(llvm_ir_text: str, machine: LlvmMachine) -> bytes:
     """The object file of a module of LLVM IR; CompileError if the text is not valid."""
     maker = target_machine(machine)
-    return maker.emit_object(_optimized(llvm_ir_text, machine, maker))
+    module = _optimized(llvm_ir_text, machine, maker)
+    with _code_generation(llvm_ir_text, machine):
+        return maker.emit_object(module)
 
 
 def assembly(llvm_ir_text: str, machine: LlvmMachine) -> str:
     """The same as assembler text, to look at. The text is parsed anew: a module must not be emitted in two forms."""
     maker = target_machine(machine)
-    return maker.emit_assembly(_optimized(llvm_ir_text, machine, maker))
+    module = _optimized(llvm_ir_text, machine, maker)
+    with _code_generation(llvm_ir_text, machine):
+        return maker.emit_assembly(module)
 
 
 def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
@@ -309,11 +320,30 @@ def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
     return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
 
 
+@contextmanager
+def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
+    """Inside: without strength reduction of addresses in loops, for long kernels of x86, whose instructions add and
+    scale them. It takes a third of the time there, as it is quadratic in the accesses of a loop, and the code is as
+    fast. That is an option of all of LLVM: no other call of llvmlite runs meanwhile."""
+    from llvmlite import binding as llvm
+
+    if len(llvm_ir_text) < _LONG or not machine.triple.startswith("x86_64"):
+        yield
+        return
+    with llvm.ffi.lib._lock:
+        llvm.set_option("", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("", "-disable-lsr=false")
+
+
 def _optimized(text: str, machine: LlvmMachine, maker):
     from llvmlite import binding as llvm
 
+    text = machine.define(text)
     try:
-        module = llvm.parse_assembly(to_llvm22(machine.define(text)), context=llvm.create_context())
+        module = llvm.parse_assembly(to_llvm22(text), context=llvm.create_context())
         module.triple = machine.triple
         module.data_layout = str(maker.target_data)
         module.verify()
@@ -326,12 +356,21 @@ def _optimized(text: str, machine: LlvmMachine, maker):
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(maker, options)
+    if "alwaysinline" in text:
+        inline = llvm.create_new_module_pass_manager()
+        inline.add_always_inliner_pass()
+        inline.run(module, builder)
     functions = [f for f in module.functions if not f.is_declaration]
-    # passes between functions, and those after them, take a quarter longer for the same code, but for wanted unrolling
-    if len(functions) == 1 and "llvm.loop.unroll.count" not in text:
+    if len(functions) != 1 or "llvm.loop.unroll.count" in text:  # a program, or unrolling is wanted
+        builder.getModulePassManager().run(module, builder)
+    elif _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
         builder.getFunctionPassManager().run(functions[0], builder)
     else:
-        builder.getModulePassManager().run(module, builder)
+        passes = llvm.create_new_function_pass_manager()
+        passes.add_loop_rotate_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(functions[0], builder)
     return module
 
 

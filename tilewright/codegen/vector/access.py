@@ -40,7 +40,9 @@ class Access(Part):
             return column
         if len(loads(e)) > 1:  # its place may be written
             return self.plain(e)
-        return text.remember(b, (e, text.vector, *map(text.env.get, variables(e))), lambda: self.plain(e))
+        return text.remember(
+            b, (e, text.vector, *map(text.env.get, variables(e))), lambda: text.before_loops(e, lambda: self.plain(e))
+        )
 
     def plain(self, e: Load) -> Value:
         """The same from memory, if the load is in no transposed tile."""
@@ -90,6 +92,7 @@ class Access(Part):
             mask = vector.mask or text.all_true(vector.width)
             place = f"{text.memory[b.name]}[{text.const(0, 'index')}]"
             types = f"{text.memref(b)}, {where.type}, vector<{vector.width}xi1>, {value.type}"
+            text.forget({b.name})
             text.line(f"vector.scatter {place} [{where.ssa}], {mask}, {value.ssa} : {types}")
 
     def adds_zeros(self, t: Target) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest
-from ...tensor.expr import CASTS, Buffer, Op
+from ...tensor.expr import CASTS, Buffer, Load, Op, loads, variables
 from .open_sizes import OpenSizes
 from .values import Value, Vector, constant_text, element, type_text
 
@@ -26,14 +26,22 @@ class Builder:
         self.memory: dict[str, str] = {}
         self.env: dict[str, str | int] = {}
         self.depth: dict[str, int] = {}
+        self.born: dict[str, int] = {}
         self.registers: dict[tuple[str, int], Value] = {}
         self.vector: Vector | None = None
+        #: sums of an index and a constant, by their names
+        self.steps: dict[str, tuple[str, int]] = {}
+        #: the index, an offset and the lanes of what is stored by the operation that would load it
+        self._places: dict[Hashable, tuple[str, int, int]] = {}
         #: names of what is made here and around: of operations by their text, of sums of indices by their terms; of
         #: what is loaded, for each buffer
         self._made: dict[Hashable, str] = {}
         self._loaded: dict[str, dict[Hashable, Value]] = {}
-        #: for each scope what ends with it
-        self._inside: list[list[tuple[dict[Any, Any], Hashable]]] = [[]]
+        #: for each scope what ends with it, and the loop that it is, if values can be made before that
+        self._inside: list[list[tuple[dict[Any, Any], Hashable, Any]]] = [[]]
+        self._loops: list[Loop | None] = [None]
+        #: how many scopes are around a name, where it is not all of the kernel
+        self._around: dict[str, int] = {}
         self._indent = ""
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
@@ -50,7 +58,7 @@ class Builder:
     def op(self, text: str) -> str:
         """Emit a pure operation once per scope and return its result name."""
         name = self._made.get(text)
-        if name is None:
+        if name is None or self._hidden(name):
             name = self.made(text)
             self._keep(self._made, text, name)
         return name
@@ -64,7 +72,7 @@ class Builder:
     def once(self, key: Hashable, emit: Callable[[], str]) -> str:
         """The name of what takes several operations, which `key` tells from others, once per scope."""
         name = self._made.get(key)
-        if name is None:
+        if name is None or self._hidden(name):
             name = emit()
             self._keep(self._made, key, name)
         return name
@@ -72,7 +80,12 @@ class Builder:
     def _keep(self, known: dict[Any, Any], key: Hashable, made: str | Value) -> None:
         """Remember what was made until the scope ends."""
         known[key] = made
-        self._inside[-1].append((known, key))
+        self._inside[-1].append((known, key, made))
+        self._around.setdefault(made if isinstance(made, str) else made.ssa, len(self._inside))
+
+    def _hidden(self, name: str) -> bool:
+        """Whether a name is made further inside than what is being emitted (see `before_loops`)."""
+        return self._around.get(name, 1) > len(self._inside)
 
     def op_value(self, text: str, like: Value) -> Value:
         return Value(self.op(text), like.dtype, like.width)
@@ -94,16 +107,56 @@ class Builder:
 
     # ---- scopes ----
 
+    @property
+    def scopes(self) -> int:
+        return len(self._inside)
+
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A region: values made inside are not visible outside, and neither are register contents unless yielded."""
         self._inside.append([])
+        self._loops.append(None)
         saved, indent = dict(self.registers), self._indent
         self._indent += "  "
         yield
         self.registers, self._indent = saved, indent
-        for known, key in self._inside.pop():
-            known.pop(key, None)
+        self._loops.pop()
+        for known, key, made in self._inside.pop():
+            if known.get(key) is made:
+                del known[key]
+
+    @contextmanager
+    def loop(self, writes: Set[str]) -> Iterator[None]:
+        """The scope of a loop that is entered at least once by one thread, whose head is the last line; `writes` are
+        the buffers that change in it."""
+        lines, head = self.lines, len(self.lines) - 1
+        loop = Loop(writes, [], self._indent)
+        with self.scope():
+            self._loops[-1] = loop
+            yield
+        lines[head:head] = loop.before
+
+    def before_loops(self, load: Load, emit: Callable[[], Value]) -> Value:
+        """What is loaded, before those loops around that do not change it."""
+        buffers = {x.buffer for x in loads(load)}
+        if not buffers <= self.memory.keys():  # what is in registers changes without being written
+            return emit()
+        bound = (v for v in variables(load) if isinstance(self.env.get(v), str))
+        least = max((*(self.depth[v] for v in bound), *(self.born.get(b, 1) for b in buffers)), default=1)
+        level = len(self._inside)
+        while level > least and (loop := self._loops[level - 1]) is not None and not loop.writes & buffers:
+            level -= 1
+        if level == len(self._inside) or (self.vector and self._around.get(self.vector.mask or "", 1) > level):
+            return emit()
+        loop = self._loops[level]
+        assert loop is not None
+        saved = self._inside, self._loops, self.lines, self._indent
+        self._inside, self._loops = self._inside[:level], self._loops[:level]
+        self.lines, self._indent = loop.before, loop.indent
+        try:
+            return emit()
+        finally:
+            self._inside, self._loops, self.lines, self._indent = saved
 
     def bind(self, var: str, value: str | int) -> _Bound:
         """Inside: a loop variable is a value."""
@@ -148,7 +201,7 @@ class Builder:
         """What is loaded from a buffer, once until it is written."""
         known = self._loaded.setdefault(buffer.name, {})
         found = known.get(key)
-        if found is None:
+        if found is None or self._hidden(found.ssa):
             found = load()
             self._keep(known, key, found)
         return found
@@ -165,17 +218,31 @@ class Builder:
     def read(self, b: Buffer, at: str, shape: Value, mask: str | None = None) -> Value:
         """The element at a flat index, or as many neighbours from there on as `shape` has lanes; those that are masked
         off are not read, and zero."""
-        where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
-        if not shape.width:
-            return self.loaded(b, f"memref.load {where} : {kind}", shape)
+        whole = self._load(b, at, shape)
         if mask is None:
-            return self.loaded(b, f"vector.load {where} : {kind}, {shape.type}", shape)
-        zero = self.const(0, shape.dtype, shape.width)
+            return self.loaded(b, whole, shape)
+        zero, stored = self.const(0, shape.dtype, shape.width), self._loaded.get(b.name, {}).get((whole, mask))
+        if stored is not None and not self._hidden(stored.ssa):
+            return self.select(mask, stored, zero)
+        where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
         types = f"{kind}, vector<{shape.width}xi1>, {shape.type} into {shape.type}"
         return self.loaded(b, f"vector.maskedload {where}, {mask}, {zero} : {types}", shape)
 
+    def _load(self, b: Buffer, at: str, shape: Value) -> str:
+        """The operation that loads all of a value."""
+        where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
+        return f"vector.load {where} : {kind}, {shape.type}" if shape.width else f"memref.load {where} : {kind}"
+
     def write(self, b: Buffer, at: str, value: Value, mask: str | None = None, attributes: str = "") -> None:
-        """Store a scalar, or a vector but for lanes that are masked off."""
+        """Store a scalar, or a vector but for lanes that are masked off. What is stored need not be loaded."""
+        known, lanes = self._loaded.setdefault(b.name, {}), value.width or 1
+        base, offset = self.steps.get(at, (at, 0))
+        for key in [k for k in known if not self._apart(k, base, offset, lanes)]:
+            del known[key]
+        whole = self._load(b, at, value)
+        stored = whole if mask is None else (whole, mask)
+        self._places[stored] = base, offset, lanes
+        self._keep(known, stored, value)
         where, kind = f"{self.memory[b.name]}[{at}]", self.memref(b)
         if not value.width:
             self.line(f"memref.store {value.ssa}, {where} : {kind}")
@@ -184,6 +251,11 @@ class Builder:
         else:
             types = f"{kind}, vector<{value.width}xi1>, {value.type}"
             self.line(f"vector.maskedstore {where}, {mask}, {value.ssa} : {types}")
+
+    def _apart(self, key: Hashable, base: str, offset: int, lanes: int) -> bool:
+        """Whether what has been loaded or stored is no element of so many behind the sum of a base and an offset."""
+        place = self._places.get(key)
+        return place is not None and place[0] == base and not -lanes < place[1] - offset < place[2]
 
     def write_first(self, b: Buffer, at: str, value: Value, count: int) -> None:
         """Store the first `count` lanes of a vector."""
@@ -206,7 +278,7 @@ class Builder:
 
     def first_lanes(self, count: int, width: int) -> str:
         """The mask of so many lanes."""
-        return self.op(f"vector.constant_mask [{count}] : vector<{width}xi1>")
+        return self.at_first(f"vector.constant_mask [{count}] : vector<{width}xi1>")
 
     def lanes_below(self, count: str, width: int) -> str:
         """The same for a number that is known when it runs."""
@@ -265,6 +337,14 @@ class Builder:
         types = f"({', '.join(a.type for a in args)}) -> {result.type}"
         self.declared[name] = f"func.func private @{name}{types}"
         return self.op_value(f"func.call @{name}({', '.join(a.ssa for a in args)}) : {types}", result)
+
+
+class Loop(NamedTuple):
+    """A loop that is being emitted: the buffers that change in it, the lines before it and how they begin."""
+
+    writes: Set[str]
+    before: list[str]
+    indent: str
 
 
 class _Bound:

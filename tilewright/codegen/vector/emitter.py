@@ -8,6 +8,7 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,8 @@ class Emitter:
         self.strided = Strided(self.at)
         self.registers = Registers(self.strided)
         self.refused: dict[str, None] = {}
-        self._shared = {o for o, _ in inplace_pairs(nest)}  # results that may be in the memory of an operand
+        self._pairs = inplace_pairs(nest)  # results that may be in the memory of an operand
+        self._shared = {o for o, _ in self._pairs}
         self._scratch = self._scratch_peak = 0
         self.access = Access(self)
         # who is asked for a statement or a value, in this order
@@ -252,7 +254,7 @@ class Emitter:
         types = ", ".join(start[k].type for k in slots)
         head = f"scf.for {var} = {low} to {high} step {text.const(1, 'index')}"
         text.line(f"{', '.join(names.values())} = {head} iter_args({args}) -> ({types}) {{" if slots else head + " {")
-        with text.scope(), text.bind(s.var, var):
+        with self._scope(s), text.bind(s.var, var):
             for k in slots:
                 text.registers[k] = Value(carried[k], start[k].dtype, start[k].width)
             self.prefetch(s)
@@ -262,6 +264,13 @@ class Emitter:
         for k in slots:
             text.registers[k] = Value(names[k], start[k].dtype, start[k].width)
         text.forget(writes(s.body))
+
+    def _scope(self, s: For) -> AbstractContextManager[None]:
+        """The scope of a loop that is emitted."""
+        if s.trip is None or is_open(s.trip) or s.trip < 1:
+            return self.text.scope()
+        written = writes(s.body)
+        return self.text.loop(written | {operand for result, operand in self._pairs if result in written})
 
     def _yield(self, slots: dict[Key, Value]) -> None:
         """The end of a region that gives new values to elements in registers."""
@@ -310,6 +319,7 @@ class Emitter:
         self._scratch_peak = max(self._scratch_peak, self._scratch)
         shift, name = self.text.const(offset, "index"), self.text.fresh()
         self.text.memory[b.name] = name
+        self.text.born[b.name] = self.text.scopes
         self.text.line(f"{name} = memref.view %scratch[{shift}][] : {SCRATCH} to {self.text.memref(b)}")
         body(s.body)
         self.text.forget({b.name})
@@ -333,7 +343,6 @@ class Emitter:
             self.registers.write(b, t.indices, value, keeps)
         else:
             self.access.store(b, t.indices, value)
-            self.text.forget({t.buffer})
 
 
 def _annotation(s: For) -> str:

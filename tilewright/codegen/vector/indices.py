@@ -48,14 +48,20 @@ class Indices:
                 names = [env.get(v) for v in variables(t)]
                 known += (None,) if loads(t) else (t, *names, c)
         if not rest:
-            return Value(text.const(constant, "index"), "index")
+            name = text.const(constant, "index")
+            if isinstance(constant, int):
+                text.steps[name] = "", constant
+            return Value(name, "index")
         rest.sort(key=itemgetter(0))
         if None in known:
             total = self._summed(rest)
         else:
             total = Value(text.once(tuple(known), lambda: self._summed(rest).ssa), "index")
         if constant:
-            total = text.elementwise("arith.addi", [total, Value(text.const(constant, "index"), "index")], "index")
+            base, step = total.ssa, Value(text.const(constant, "index"), "index")
+            total = text.elementwise("arith.addi", [total, step], "index")
+            if isinstance(constant, int):
+                text.steps[total.ssa] = base, constant
         return total
 
     def _summed(self, terms: list[tuple[int, Expr, int]]) -> Value:
