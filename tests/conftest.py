@@ -38,12 +38,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported and made now stays to the end: the garbage collector need not look through it, now or later."""
+    """What is imported and made now stays to the end: the garbage collector need not look through it, now or later. Nor
+    does it look often, as in the processes that compile: JAX has a callback whenever it does."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(200_000, 20, 50)
         gc.enable()
 
 
