@@ -9,6 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from support.exported import Case, note_wanted
 from support.machines import MACHINES
 from support.thinned import thin
@@ -47,6 +48,13 @@ def pytest_collection():
         gc.freeze()
         gc.set_threshold(200_000, 20, 50)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Modules of tests have no doctests: all that they import need not be looked through."""
+    collectors = yield
+    return [c for c in collectors if not (file_path.name.startswith("test_") and isinstance(c, DoctestModule))]
 
 
 @pytest.hookimpl(trylast=True)
