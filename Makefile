@@ -27,7 +27,10 @@ HARD_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-INSTALL := $(PIP) install -c $(CONSTRAINTS)
+INSTALL := $(PIP) install --no-compile -c $(CONSTRAINTS)
+# bytecode of what is installed, on all cores; without transformers' models and tests of packages, a third of it, which whoever imports them
+# compiles (modules for other versions of Python do not compile: no fault)
+BYTECODE := $(BIN)/python -m compileall -qq -j 0 -x '/transformers/models/|/tests/' $(VENV)/lib || true
 # kernels that the tests compile stay out of the user's cache
 TEST_CACHE := $(CURDIR)/$(VENV)/test-cache
 # the tests run in a process a core, two to four of them: each compiles and computes with one thread
@@ -159,9 +162,11 @@ $(VENV)/python-ok:
 $(VENV)/with-demo $(VENV)/with-dev $(VENV)/with-docs: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extra '$*' into $(VENV) ..."
 	@$(INSTALL) -e '.[$*]'
+	@$(BYTECODE)
 	@touch $@
 
 $(VENV)/with-models $(VENV)/with-bench $(VENV)/with-fuzz $(VENV)/with-rtl: $(VENV)/with-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/python-ok
 	@echo "installing tilewright and its extras 'dev' and '$*' into $(VENV) ..."
 	@$(INSTALL) -e '.[dev,$*]'
+	@$(BYTECODE)
 	@touch $@

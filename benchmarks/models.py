@@ -17,6 +17,7 @@ To add a model: a function that returns a `Model`, decorated with ``@model(group
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import logging
@@ -267,6 +268,15 @@ def run(made: Model) -> list[torch.Tensor]:
     return [result] if torch.is_tensor(result) else list(result)
 
 
+def keep_translations() -> None:
+    """PyTorch reads its table of translations to ONNX for each model, which takes half a second: here once."""
+    from torch.onnx._internal.exporter import _registration
+
+    registry = getattr(_registration, "ONNXRegistry", None)
+    if hasattr(registry, "from_torchlib"):
+        registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
+
+
 def export(name: str, out: Path) -> dict:
     """Write the three files of one model; its entry for the manifest."""
     import onnx
@@ -355,6 +365,7 @@ def main() -> int:
     parser.add_argument("--force", action="store_true", help="export again what is there")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
+    keep_translations()
     if options.list:
         print("\n".join(names(options.group)))
         return 0

@@ -9,6 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
 from support.exported import Case, note_wanted
 from support.machines import MACHINES
 from support.thinned import thin
@@ -38,13 +39,22 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported and made now stays to the end: the garbage collector need not look through it, now or later."""
+    """What is imported and made now stays to the end: the garbage collector need not look through it, now or later. Nor
+    does it look often, as in the processes that compile: JAX has a callback whenever it does."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(200_000, 20, 50)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Modules of tests have no doctests: all that they import need not be looked through."""
+    collectors = yield
+    return [c for c in collectors if not (file_path.name.startswith("test_") and isinstance(c, DoctestModule))]
 
 
 @pytest.hookimpl(trylast=True)

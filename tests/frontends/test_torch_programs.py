@@ -200,3 +200,23 @@ import tilewright.cli.app, tilewright.tune
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_decompositions_are_pytorchs_and_see_operators_that_are_registered_later():
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.tilewright_tests.twice(torch.nn.functional.instance_norm(x))
+
+    from tilewright.frontends.torch import program
+
+    x = torch.linspace(-1, 1, 24).reshape(1, 2, 12)
+    tw.compile(torch.nn.Softsign(), (x,))
+    with torch.library._scoped_library("tilewright_tests", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+        exported = torch.export.export(Twice(), (x,))
+        ours, theirs = program._run_decompositions(exported), exported.run_decompositions(program.decompositions())
+        assert str(ours.graph) == str(theirs.graph)
+        assert "twice" not in str(ours.graph)
+        assert "instance_norm" in str(ours.graph)
+        torch.testing.assert_close(tw.compile(Twice(), (x,))(x), Twice()(x))

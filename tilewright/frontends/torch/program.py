@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, default_decompositions
+from torch.export import exported_program as pytorch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx.experimental import _config as experimental
 from torch.nn.modules.batchnorm import _NormBase
@@ -301,9 +303,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+@lru_cache(maxsize=1)
+def _split_decompositions(registered: tuple[str, ...]) -> dict[str, dict[Any, Any]]:
+    """`decompositions` as PyTorch's own step wants them: of operators that it composes of others, and of the rest."""
+    composite, others = pytorch._split_decomp_table_to_cia_and_python_decomp(decompositions().materialize())
+    return {"cia_to_decomp": composite, "python_decomp_table": others}
+
+
+def _run_decompositions(exported: ExportedProgram) -> ExportedProgram:
+    """`ExportedProgram.run_decompositions`, which looks through all of PyTorch's operators twice in each call: half of
+    its time for a small model. Here that is done when others are registered."""
+    if not all(hasattr(pytorch, name) for name in _STEPS):
+        return exported.run_decompositions(decompositions())
+    registered = tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
+    tables = {name: dict(table) for name, table in _split_decompositions(registered).items()}
+    with unset_fake_temporarily():
+        return pytorch._decompose_exported_program(
+            exported, **tables, joint_loss_index=None, decompose_custom_triton_ops=False
+        )
+
+
+#: the steps of `run_decompositions`; a PyTorch without them takes the way that is public
+_STEPS = ("_split_decomp_table_to_cia_and_python_decomp", "_decompose_exported_program")
+
+
 def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> TorchProgram:
     try:
-        return TorchProgram(exported.run_decompositions(decompositions()), name, parameters)
+        return TorchProgram(_run_decompositions(exported), name, parameters)
     except TilewrightError:
         raise
     except Exception as e:
