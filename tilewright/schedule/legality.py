@@ -2,7 +2,8 @@
 legal.
 
 Primitives refuse what they can see to be wrong; what depends on the whole nest (threads, lanes, unfinished sums,
-variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone.
+variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone. Of a rule's
+steps only the last is checked, and each if that is not legal (`rules.schedule`).
 """
 
 from __future__ import annotations
