@@ -1,7 +1,8 @@
 """Legality checks of loop nests, whatever primitives made them. `check` gives the first reason why a nest is not legal.
 
 Primitives refuse what they can see to be wrong; what depends on the whole nest (threads, lanes, unfinished sums,
-variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone.
+variables out of scope) is checked here after each of them, and a primitive that breaks a rule is undone. Of a rule's
+steps only the last is checked, and each if that is not legal (`rules.schedule`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 from tilewright.cli import main
 from tilewright.lang import te
 from tilewright.schedule import rules
+from tilewright.schedule.primitives import state
 from tilewright.schedule.schedule import Schedule, ScheduleError
 from tilewright.support.errors import CompileError, UsageError
 from tilewright.targets.cpu.description import CpuDescription
@@ -56,6 +57,41 @@ def test_an_illegal_step_is_a_refusal(own):
     assert made.rule != "mine" and made.refused[0] == ("mine", "there is no loop nowhere")
     with pytest.raises(ScheduleError):
         illegal(kernel(), MACHINE)
+
+
+def test_a_rule_may_go_on_otherwise_where_a_step_is_not_legal(own, monkeypatch):
+    """Steps are checked together at first: then this rule does not see that a thread has `y` for itself."""
+    checked = []
+    monkeypatch.setattr(state.State, "_illegal", lambda s, of=state.State._illegal: checked.append(s) or of(s))
+    x = te.placeholder((8, 8), "x")
+    y = te.compute((8, 8), lambda i, j: x[j, i] + x[i, j], "y")
+    both = te.kernel(te.compute((8, 8), lambda i, j: y[j, i], "z"))
+
+    def careful(k, m, d=None):
+        s = Schedule(k)
+        s.vectorize(s.loops("y")[1])
+        try:
+            s.parallel(s.loops("y")[0])
+        except ScheduleError:
+            s.vectorize(s.loops("z")[1])
+        return s
+
+    rules.register(rule(careful))
+    made = rules.schedule(both, MACHINE)
+    assert made.rule == "mine" and [f.kind for f in made.schedule.body.loops] == ["serial", "vector"] * 2
+    assert len(checked) == 1 + 3  # both steps together, then one by one, the refused one too
+    assert str(made.schedule.trace) == str(careful(both, MACHINE).trace)
+
+    checked.clear()
+    rules.register(rule(lambda k, m, d=None: plain(k)))
+    assert rules.schedule(kernel(), MACHINE).rule == "mine" and len(checked) == 1
+
+
+def plain(k):
+    s = Schedule(k)
+    s.vectorize(s.loops()[1])
+    s.parallel(s.loops()[0])
+    return s
 
 
 def test_what_is_no_rule_is_refused(own):

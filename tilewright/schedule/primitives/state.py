@@ -78,6 +78,26 @@ def steps_kept() -> Iterator[None]:
         _STEPS.reset(token)
 
 
+class Unchecked:
+    """How many steps `legality` has not seen."""
+
+    steps = 0
+
+
+_UNCHECKED: ContextVar[Unchecked | None] = ContextVar("unchecked", default=None)
+
+
+@contextmanager
+def unchecked() -> Iterator[Unchecked]:
+    """Steps taken in here are not checked each by itself, but as a whole by who asks for it (`State.legal`)."""
+    found = Unchecked()
+    token = _UNCHECKED.set(found)
+    try:
+        yield found
+    finally:
+        _UNCHECKED.reset(token)
+
+
 _Choice = TypeVar("_Choice")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -100,7 +120,8 @@ def primitive(method: _Method) -> _Method:
             elif p.kind is not Parameter.KEYWORD_ONLY and i < len(args):  # others are missing, or not needed
                 _check_argument(self, method.__name__, p, args[i])
         saved, provable = self._now(), self._provable  # of the nest before this step
-        known = self._steps((method.__name__, args, tuple(kwargs.items())))
+        later = _UNCHECKED.get()
+        known = self._steps((method.__name__, args, tuple(kwargs.items()), later is None))
         self._nested = True
         try:
             with typically(False):
@@ -110,10 +131,11 @@ def primitive(method: _Method) -> _Method:
                     self.temporaries, self.params, self.packs = map(dict, tables)
                 else:
                     result = method(self, *args, **kwargs)
-                    reason = self._illegal() if provable else None
-                    if reason:
+                    if later is None and provable and (reason := self._illegal()):
                         raise ScheduleError(f"{method.__name__}: {reason}", stage="schedule")
                     known.append((saved, *self._now(), copy(result)))
+                if later is not None:
+                    later.steps += provable
         except (ScheduleError, CompileError, Undecided) as e:
             self.body, self.temporaries, self.params, self.packs = saved
             if isinstance(e, ScheduleError):
@@ -245,6 +267,12 @@ class State:
             found = providers.ask("target")(self.target) if isinstance(self.target, str) else self.target
             self._machine = found if isinstance(found, Machine) else found.describe()
         return self._machine
+
+    @property
+    def legal(self) -> bool:
+        """Whether the nest breaks no rule, of one that can be shown to."""
+        with typically(False):
+            return not self._provable or self._illegal() is None
 
     def _illegal(self) -> str | None:
         """The first rule that the nest breaks, in words."""

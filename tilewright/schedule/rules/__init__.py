@@ -280,7 +280,7 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
     for module in (found := rules(machine)):
         try:
             with typically(by_typical_sizes(kernel)):
-                result = module.apply(kernel, machine, decisions)
+                result = _applied(module, kernel, machine, decisions)
         except (ScheduleError, Undecided) as e:  # a step that is not legal here
             result = e.message
         except Exception as e:
@@ -309,6 +309,23 @@ def _schedule(kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedul
     if current() is not None:  # rules that would take it at any size that is known may be among them
         raise Undecided(f"no schedule takes kernel {kernel.name} for all sizes: {reasons}", stage="schedule")
     raise CompileError(f"no schedule rule applies to kernel {kernel.name}: {reasons}", stage="schedule")
+
+
+def _applied(rule: Rule, kernel: Kernel, machine: Machine, decisions: Decisions) -> Schedule | str:
+    """What a rule makes of a kernel. Its steps are checked together where it ends, which costs as much as one of them;
+    unless that is legal they are taken again, each checked by itself: a rule may go on otherwise where one is not."""
+    from ..primitives.state import unchecked
+
+    with unchecked() as left:
+        try:
+            result = rule.apply(kernel, machine, decisions)
+        except Exception:
+            if not left.steps:
+                raise
+        else:
+            if not left.steps or (not isinstance(result, str) and result.legal):
+                return result
+    return rule.apply(kernel, machine, decisions)
 
 
 def _idles(nest: Nest, machine: Machine) -> bool:
