@@ -31,8 +31,8 @@ from ..support.host_plan import Action, BodyInfo, SubgraphPlan, Tree
 from .rewrite import drop_unused_constants, names, uses
 from .specialize import infer_again
 
-#: what the runtime gives the body of a loop besides its state: how often it ran, and whether it goes on
-LOOP = ("%step", "%going")
+#: what the runtime gives the body of a loop besides its state (how often it ran, whether it goes on) has no names
+LOOP = ("", "")
 
 
 @dataclass
@@ -53,33 +53,29 @@ class Cut:
         self.bodies: dict[str, Body] = {}
         with use():
             self.names = {a: n for a, (n, _) in zip(graph.block.arguments, graph.inputs(), strict=True)}
+            self.mark = "%" * (1 + max((n.count("%") for n in self.names.values()), default=0))
             self._add(f"{prefix}main", graph.block, ())
 
     def _add(self, body: str, block: ir.Block, before: tuple[str, ...]) -> None:
-        for argument in block.arguments:
-            self._name(argument)
         *operations, last = [op.operation for op in block.operations]
+        for value in (*block.arguments, *(r for op in operations for r in op.results)):
+            self.names.setdefault(value, f"{self.mark}{len(self.names)}")  # the same for the same text
         nodes = _needed(operations, list(last.operands))
         inputs = (*before, *self._given(block.arguments))
         self.bodies[body] = Body(inputs, list(last.operands), nodes)
         for i, op in enumerate(nodes):
-            for r in op.results:
-                self._name(r)
             for k, region in enumerate(op.regions):
                 self._add(f"{body}/{i}.{k}", region.blocks[0], LOOP if op.name == "tw.loop" else ())
 
-    def _name(self, value: ir.Value) -> str:
-        return self.names.setdefault(value, f"%{len(self.names)}")
-
     def _given(self, values: Iterable[ir.Value]) -> tuple[str, ...]:
         """The names of values, but for those that programs give themselves."""
-        return tuple(n for v in values if (n := self._name(v)) not in self.own)
+        return tuple(n for v in values if (n := self.names[v]) not in self.own)
 
     # ---- what the runtime asks ----
 
     def info(self, body: str) -> BodyInfo:
         found = self.bodies[body]
-        return BodyInfo(body, found.inputs, tuple(map(self._name, found.returned)), len(found.nodes))
+        return BodyInfo(body, found.inputs, tuple(self.names[v] for v in found.returned), len(found.nodes))
 
     def reads(self, body: str, todo: Sequence[int]) -> tuple[str, ...]:
         """The names that these nodes read, and that none of them makes."""
@@ -99,8 +95,8 @@ class Cut:
             read = dict.fromkeys([*direct, *_read(nodes[i] for i in (*acting, *later))])
             wanted = [v for v in read if v in made]
             known = [v for v in dict.fromkeys(direct) if _is_constant(v)]
-            results: dict[str, Tree] = {self._name(v): ["out", i] for i, v in enumerate(wanted)}
-            results |= {self._name(v): ["const", i] for i, v in enumerate(known)}
+            results: dict[str, Tree] = {self.names[v]: ["out", i] for i, v in enumerate(wanted)}
+            results |= {self.names[v]: ["const", i] for i, v in enumerate(known)}
             graph, feeds = self._native([nodes[i] for i in native], made, wanted, types) if wanted else (None, ())
             constants = [np.asarray(self.graph.constant_value(v), order="C") for v in known]
             actions = tuple(self._action(body, i) for i in acting)
@@ -109,7 +105,7 @@ class Cut:
     def _action(self, body: str, node: int) -> Action:
         op = self.bodies[body].nodes[node]
         limit = ("",) if op.name == "tw.loop" else ()  # there is none
-        inputs, outputs = ([*map(self._name, values)] for values in (op.operands, op.results))
+        inputs, outputs = ([self.names[v] for v in values] for values in (op.operands, op.results))
         bodies = tuple(f"{body}/{node}.{k}" for k in range(len(op.regions)))
         place = (names(op) or [f"{body}/{node}"])[0]
         return Action(op.name[len("tw.") :], place, (*limit, *inputs), tuple(outputs), {}, bodies, node)
@@ -119,7 +115,7 @@ class Cut:
     ) -> tuple[Graph, tuple[str, ...]]:
         """A graph of these operators, and the names of what it takes of others."""
         outside = [v for v in _read(nodes) if v not in made and not _is_constant(v)]
-        inputs = [(self._name(v), types.get(self._name(v), type_of(v))) for v in outside]
+        inputs = [(self.names[v], types.get(self.names[v], type_of(v))) for v in outside]
         make = Maker(inputs)
         make.graph.constants = self.graph.constants.copy()
         values: dict[ir.Value, ir.Value] = dict(zip(outside, make.inputs, strict=True))
@@ -136,7 +132,7 @@ class Cut:
         if any(t != type_of(v) for (_, t), v in zip(inputs, outside, strict=True)):
             for op in list(make.graph.operations())[:-1]:
                 infer_again(op)
-        make.graph.sign(make.names, [self._name(v) for v in wanted])
+        make.graph.sign(make.names, [self.names[v] for v in wanted])
         drop_unused_constants(make.graph)
         make.graph.verify("import")
         return make.graph, self._given(outside)

@@ -99,6 +99,17 @@ def test_cut():
     assert later.graph.outputs()[0][1] == F32(4, 3)  # for the sizes that came
 
 
+def test_names_follow_from_the_text():
+    """What is saved and what is made after loading call values the same, whichever parts are made first."""
+    a, b = (Cut(Graph(parse(nested(2).text()))) for _ in range(2))
+    b.part("main/1.1", (0, 1), {})
+    assert [a.info(n) for n in a.bodies] == [b.info(n) for n in reversed(b.bodies)][::-1]
+    make = Maker([("%1", F32(2)), ("c", I1)])
+    x, c = make.inputs
+    _, made = either(make, lambda: c, [lambda: loop(make, c, [x], lambda s: [c, s[0]]), lambda: [x]], lambda v: v)
+    assert len({*(cut := Cut(make.finish([("y", made[0])]))).names.values()}) == len(cut.names)
+
+
 def test_passes_leave_regions_as_they_are():
     graph = nested(2)
     run_pipeline(graph, parse_pipeline("simplify,fold,cse,dce"))
