@@ -40,7 +40,7 @@ def export(
 ) -> list[Path]:
     """See `Executable.export`; `others`: packages of targets that are `joined`."""
     check_settings(target, settings)
-    files = target.export(package, settings, {p.target: p for p in others})
+    files = target.join(package, settings, {p.target: p for p in others})
     files["memory.txt"] = table(package.program).encode()
     files["memory.svg"] = picture(package.program).encode()
     written = []

@@ -332,12 +332,16 @@ class Target(ABC):
 
     #: the settings of `export`, each with its choices (the first is the default) and what it does; None: no export
     settings: Mapping[str, tuple[tuple[str, ...], str]] | None = None
-    #: the targets whose files for the same model `export` may add
+    #: the targets whose files for the same model `join` adds
     joined: Sequence[str] = ()
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
-        """The files by name: source code, a library, a header. `others`: packages of targets that are `joined`."""
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+        """The files by name: source code, a library, a header."""
         raise NotImplementedError
+
+    def join(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+        """The same, with those of packages of `joined` targets; any may be missing."""
+        return self.export(package, settings)
 
     # ---- several devices, and what stands beside a host
 

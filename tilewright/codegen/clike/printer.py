@@ -33,11 +33,10 @@ from ...schedule.nest import (
     writes,
 )
 from ...schedule.region import all_ranges
-from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest, larger
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, walk
-from ..gpu.open_launch import ONE_THREAD, typical_grid
+from ..gpu.open_launch import BYTES, ONE_THREAD, typical_grid
 from ..gpu.open_sizes import TABLE, closed
 from .dialect import PRODUCT, Dialect
 from .function import ClikeFunction
@@ -101,10 +100,10 @@ class ClikeEmitter(VectorLoops):
 
     def own_bytes(self, b: Buffer) -> int:
         """Of an array that is no parameter: no two of its elements share a word."""
-        return b.size * max(LOOP_TYPES[b.dtype].nbytes, 4) if b.dtype in self.dialect.packed else self.nbytes(b)
+        return b.size * max(BYTES[b.dtype], 4) if b.dtype in self.dialect.packed else self.nbytes(b)
 
     def nbytes(self, b: Buffer) -> int:
-        return b.size * (4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes)
+        return b.size * BYTES[b.dtype]
 
     def run(self) -> ClikeFunction:
         params: list[tuple[str, str, bool]] = []

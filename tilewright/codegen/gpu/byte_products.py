@@ -14,12 +14,14 @@ NOTE = "dot"
 
 @dataclass(frozen=True)
 class Dot4:
-    """The machine's instruction, what is stored, the sum before, and the bytes of both factors."""
+    """The machine's instruction, what is stored, the sum before, and the bytes of both factors, each with a sign
+    (``s``) or without (``u``)."""
 
     name: str
     target: Target
     acc: Load
     factors: tuple[Load, Load]
+    signs: str
 
 
 def byte_product(s: For) -> Dot4 | None:
@@ -35,9 +37,11 @@ def byte_product(s: For) -> Dot4 | None:
         acc, product = product, acc
     if not isinstance(acc, Load) or not isinstance(product, Op) or product.op != "muli":
         return None
-    found = [e.args[0] for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
-    a, b = (*(x for x in found if isinstance(x, Load)), None, None)[:2]
-    return Dot4(name, t, acc, (a, b)) if a is not None and b is not None else None
+    found = [(e.args[0], e.op[3]) for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
+    match found:
+        case [(Load() as a, x), (Load() as b, y)]:
+            return Dot4(name, t, acc, (a, b), x + y)
+    return None
 
 
 def byte_products(nest: Nest) -> Iterator[tuple[For, Dot4]]:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ...support.dtypes import LOOP_TYPES
 from ...support.errors import UnsupportedError
 from ...support.sizes import typical
 
 #: what indices are computed in ends before this
 LARGEST = 1 << 31
+#: of an element in memory; booleans take a byte
+BYTES = {n: 4 if n == "index" else t.nbytes for n, t in LOOP_TYPES.items()}
 Formula = str | int
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from ...schedule.nest import THREAD, Alloc, For, Nest, Seq, Stmt, Store, map_exprs, transform, walk_stmts
 from ...schedule.region import all_ranges
-from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError
 from ...support.formulas import formula
 from ...support.sizes import Size, Undecided, gcd, highest, is_open, larger, lowest
@@ -36,7 +35,7 @@ from ...tensor.expr import (
     walk,
 )
 from ...tensor.expr import transform as transform_expr
-from .open_launch import LARGEST, Formula, OpenLaunch
+from .open_launch import BYTES, LARGEST, Formula, OpenLaunch
 
 #: the parameter with the table, 32-bit integers
 TABLE = "%sizes"
@@ -120,8 +119,7 @@ class _Closing:
         names = tuple(n for n in self.names.values() if n in used)
         table = tuple(f for n, f in zip(self.names.values(), self.formulas, strict=True) if n in used)
         params = (*map(self.buffer, nest.params), Buffer(TABLE, (max(len(names), 1),), "i32"))
-        sizes = {p.dtype: 4 if p.dtype == "index" else LOOP_TYPES[p.dtype].nbytes for p in nest.params}
-        arguments = tuple((formula(p.size), sizes[p.dtype]) for p in nest.params)
+        arguments = tuple((formula(p.size), BYTES[p.dtype]) for p in nest.params)
         made = replace(nest, params=params, body=body)
         if has_sizes(made):
             raise CompileError("a size is left in the nest", stage="emit", operator=nest.name)

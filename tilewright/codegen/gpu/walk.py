@@ -17,12 +17,11 @@ from ...schedule.machine import Machine
 from ...schedule.nest import Alloc, AsyncCopy, Barrier, For, If, Nest, Seq, Stmt, Store, Wait, in_parts
 from ...schedule.open_nest import nest_at, typical_sizes
 from ...schedule.region import all_ranges
-from ...support.dtypes import LOOP_TYPES
 from ...support.errors import CompileError, UnsupportedError
 from ...tensor.expr import Buffer, Const, Expr
 from .indices import GpuIndices
 from .launch import LaunchAxes
-from .open_launch import OpenLaunch
+from .open_launch import BYTES, OpenLaunch
 from .open_sizes import closed, has_sizes
 from .privatization import privatize
 from .text import KernelText, SsaValue
@@ -52,7 +51,7 @@ class NestWalk(ABC):
         self.buffers = self.nest.buffers()
         self.params = {p.name for p in self.nest.params}
         for b in self.buffers.values():
-            if b.size * max(element_bytes(b), 1) >= 1 << 32 or b.size >= 1 << 31:
+            if b.size * max(BYTES[b.dtype], 1) >= 1 << 32 or b.size >= 1 << 31:
                 why = f"kernels for {self.family} have no arrays of {b.size} elements"
                 raise UnsupportedError(why, stage="emit", operator=nest.name)
         self.at = GpuIndices(text, all_ranges(self.nest.body, known))
@@ -231,8 +230,4 @@ class NestWalk(ABC):
     def store(self, s: Store) -> None: ...
 
 
-def element_bytes(b: Buffer) -> int:
-    return 4 if b.dtype == "index" else LOOP_TYPES[b.dtype].nbytes
-
-
-__all__ = ["NestWalk", "element_bytes"]
+__all__ = ["NestWalk"]

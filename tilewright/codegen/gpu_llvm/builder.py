@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...support.dtypes import FLOATS, LOOP_TYPES
+from ...support.dtypes import FLOATS
 from ...tensor.evaluate import NUMPY
 from ..gpu import text as gpu
+from ..gpu.open_launch import BYTES
 
 _TYPES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "index": "i32"}
-#: bytes of an element in memory; booleans take a byte
-BYTES = {n: 4 if n == "index" else t.nbytes for n, t in LOOP_TYPES.items()}
 
 
 class GpuLlvmValue(gpu.SsaValue):

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...schedule.machine import DotProduct
-from ...schedule.nest import For, Store
+from ...schedule.nest import For
 from ...support.errors import CompileError
-from ...tensor.expr import Load, Op
+from ...tensor.expr import Load
+from ..gpu.byte_products import NOTE, byte_product
 from ..gpu_llvm.builder import GpuLlvmValue
 from ..gpu_llvm.memory import GpuLlvmMemory, Lanes
 
@@ -23,30 +24,17 @@ class Dot4Emitter:
         self.memory, self.text, self.known, self.intrinsic = memory, memory.text, known, intrinsic
 
     def takes(self, s: For) -> bool:
-        return s.note("dot") is not None
+        return s.note(NOTE) is not None
 
     def emit(self, s: For) -> None:
-        dot, store = self.known.get(s.note("dot")), s.body
-        if dot is None or not isinstance(store, Store) or len(store.targets) != 1 or s.trip != dot.depth:
-            raise self.refuse(s, f"it is no {s.note('dot')}")
-        (t,) = store.targets
-        if not isinstance(t.value, Op) or len(t.value.args) != 2:
-            raise self.refuse(s, "it adds no product")
-        acc, product = t.value.args
-        if not isinstance(acc, Load):
-            acc, product = product, acc
-        if not isinstance(acc, Load) or not isinstance(product, Op) or product.op != "muli":
-            raise self.refuse(s, "it adds no product")
-        factors = [e for e in product.args if isinstance(e, Op) and e.op in ("extsi", "extui")]
-        signs, loads = [e.op[3] for e in factors], [x for e in factors if isinstance(x := e.args[0], Load)]
-        if len(loads) != 2:
-            raise self.refuse(s, "its factors are no bytes from memory")
-        words = [self.word(s, load) for load in loads]
+        dot, p = self.known.get(s.note(NOTE)), byte_product(s)
+        if dot is None or p is None or s.trip != dot.depth:
+            raise self.refuse(s, f"it is no {s.note(NOTE)} of bytes from memory")
+        words = [f"i32 {self.word(s, x)}" for x in p.factors]
         with self.memory.at_lane(Lanes(s.var, 1), 0):
-            before = self.memory.load(acc)
-            words = [f"i32 {w}" for w in words]
-            name, args = self.intrinsic(dot.name, "".join(signs), [*words, before.typed])
-            self.memory.store(t, GpuLlvmValue(self.text.call(name, "i32", args, pure=True), "i32"))
+            before = self.memory.load(p.acc)
+            name, args = self.intrinsic(dot.name, p.signs, [*words, before.typed])
+            self.memory.store(p.target, GpuLlvmValue(self.text.call(name, "i32", args, pure=True), "i32"))
 
     def word(self, s: For, x: Load) -> str:
         """Four neighbouring bytes."""

@@ -16,9 +16,9 @@ from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...schedule.shuffles import held
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
 from ..gpu.launch import Launch
-from ..gpu.open_launch import OpenLaunch, typical_grid
+from ..gpu.open_launch import BYTES, OpenLaunch, typical_grid
 from ..gpu.walk import NestWalk
-from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue
+from .builder import GpuLlvmBuilder, GpuLlvmValue
 from .dot_products import Dot4Emitter
 from .expressions import GpuLlvmExpressions
 from .family import Family

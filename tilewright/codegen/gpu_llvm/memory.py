@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Target
 from ..gpu.indices import GpuIndices
-from .builder import BYTES, GpuLlvmBuilder, GpuLlvmValue, storage
+from ..gpu.open_launch import BYTES
+from .builder import GpuLlvmBuilder, GpuLlvmValue, storage
 
 #: the longest access of a thread, and what parameters and shared memory begin at a multiple of
 ACCESS_BYTES, ALIGN_BYTES = 16, 128

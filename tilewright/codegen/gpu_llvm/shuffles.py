@@ -9,7 +9,8 @@ from math import prod
 from ...schedule.machine import Axis
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Op, Var
-from .builder import BYTES, GpuLlvmValue, llvm_type, storage
+from ..gpu.open_launch import BYTES
+from .builder import GpuLlvmValue, llvm_type, storage
 from .memory import GpuLlvmMemory
 
 #: ``i32 name`` of a word, and of the source lane, or of the distance of lanes that exchange words -> the other's word

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..gpu.open_launch import BYTES
 from ..gpu_llvm import assemble
-from ..gpu_llvm.builder import BYTES, storage
+from ..gpu_llvm.builder import storage
 from ..llvm.machine import LlvmMachine
 from .emitter import NvptxKernel
 

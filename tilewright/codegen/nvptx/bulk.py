@@ -18,7 +18,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import THREAD, AsyncCopy, Nest, Wait, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Const, Expr, Op, simplify
-from ..gpu_llvm.builder import BYTES
+from ..gpu.open_launch import BYTES
 from ..gpu_llvm.memory import ALIGN_BYTES
 from .clusters import Clusters
 from .producers import DONE

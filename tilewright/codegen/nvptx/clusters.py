@@ -19,7 +19,8 @@ from ...schedule.nest import Barrier, For, Nest, Stmt, Wait, children, walk_stmt
 from ...schedule.producers import PRODUCER
 from ...tensor.expr import Expr, Var, variables
 from ..gpu.launch import CLUSTER, LaunchAxes
-from ..gpu_llvm.builder import BYTES, GpuLlvmBuilder
+from ..gpu.open_launch import BYTES
+from ..gpu_llvm.builder import GpuLlvmBuilder
 from .producers import last
 
 _MAP = "llvm.nvvm.mapa.shared.cluster"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...schedule.nest import AsyncCopy, For, If, Stmt, Wait, children, walk_stmts
 from ...support.errors import CompileError
 from ...tensor.expr import Load, Target
-from ..gpu_llvm.builder import BYTES
+from ..gpu.open_launch import BYTES
 from ..gpu_llvm.memory import GLOBAL, SHARED, GpuLlvmMemory, Lanes
 
 #: bytes that one instruction copies

@@ -32,7 +32,8 @@ from ...schedule.warp import (
 )
 from ...support.errors import CompileError
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Var, linear, variables
-from ..gpu_llvm.builder import BYTES, llvm_type
+from ..gpu.open_launch import BYTES
+from ..gpu_llvm.builder import llvm_type
 from ..gpu_llvm.memory import OWN, Lanes
 from .fragment_rows import WARP, FragmentRows
 from .warpgroups import Groups

@@ -58,7 +58,7 @@ class AmdTarget(Target):
 
         return {"ll": stages.llvm_text, "s": stages.assembly_text}
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """The code object, model.json and weights.bin (`targets/gpu/files.py`)."""
         from .code_object import exported
 

@@ -39,7 +39,7 @@ class CTarget(Target):
 
         return CRunner(package)
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         from .library import files
 
         return files(package, settings)

@@ -11,7 +11,7 @@ from . import description as here
 
 
 def checks() -> Mapping[str, Callable[[], Check]]:
-    """The checks by name; see `tilewright.targets.base.Examinable`."""
+    """The checks by name; see `tilewright.targets.base.Target`."""
     return {"processor": _processor, "tile registers": _tiles}
 
 

@@ -6,9 +6,8 @@ a kernel of its own, with one parameter for both, which stands beside the other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
 
 from torch_mlir import ir
 
@@ -17,8 +16,8 @@ from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
 from ...tensor.analysis import source_of
 from ..compile_state import CompilationState
+from .kernels import Pairs
 
-Pairs = tuple[tuple[int, int], ...]
 #: pairs of one kernel, for all sets of which there are kernels
 MOST = 3
 
@@ -55,10 +54,4 @@ def subsets(pairs: Pairs) -> Iterator[Pairs]:
                 yield some
 
 
-def without(arguments: Sequence[Any], pairs: Pairs) -> tuple[Any, ...]:
-    """The arguments of a kernel with one parameter for each of these pairs."""
-    gone = {i for _, i in pairs}
-    return tuple(a for n, a in enumerate(arguments) if n not in gone)
-
-
-__all__ = ["Pairs", "pairs_of", "read_states", "subsets", "without"]
+__all__ = ["pairs_of", "read_states", "subsets"]

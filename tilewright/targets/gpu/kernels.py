@@ -14,13 +14,14 @@ from ...codegen.clike.function import ClikeFunction
 from ...codegen.gpu.open_launch import Launch, LaunchAt, OpenLaunch
 from ...program.program import align_up
 from .device import BufferSlice
-from .in_place import Pairs, without
 
 #: what parameters begin at multiples of
 SCRATCH_ALIGN_BYTES = 256
 #: of a number of typed scratch memory
 _BYTES = {"f32": 4, "i32": 4, "u32": 4, "f64": 8, "i64": 8}
 _HEAD = b"tilewright kernel 3\n"
+#: outputs and the inputs whose place they take, by position
+Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class GpuKernel:
         pairs = {p for some, _ in self.in_place for p in some}
         same = tuple(sorted((o, i) for o, i in pairs if arguments[o] == arguments[i]))
         found = next((k for some, k in self.in_place if tuple(sorted(some)) == same), None)
-        return (self, tuple(arguments)) if found is None else (found, without(arguments, same))
+        gone = {i for _, i in same} if found is not None else set()
+        return found or self, tuple(a for n, a in enumerate(arguments) if n not in gone)
 
     @property
     def code(self) -> str | bytes:

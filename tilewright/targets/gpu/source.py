@@ -17,7 +17,7 @@ class SourceTarget(TextTarget):
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {}
     elsewhere = "export it with Executable.export, and compile its kernels where they are to run"
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         """A file for each kernel, model.json and weights.bin (`targets/gpu/files.py`)."""
         from .files import files
         from .kernels import GpuKernel

@@ -29,7 +29,7 @@ class McuTarget(ByLlvm):
     def describe(self) -> McuDescription:
         return self.machine
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         from .library import files
 
         return files(package, self.machine)

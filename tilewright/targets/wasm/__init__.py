@@ -48,7 +48,7 @@ class WasmTarget(ByLlvm):
 
         return WasmRunner(package, threads)
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         from .files import site
 
         return site(package, settings)

@@ -30,7 +30,10 @@ class WebTarget(TextTarget):
 
         return WGSL
 
-    def export(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
+    def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
+        return self.join(package, settings, {})
+
+    def join(self, package: Package, settings: Mapping[str, str], others: Mapping[str, Package]) -> dict[str, bytes]:
         from .files import site
 
         return site(package, others.get("wasm"), settings)
