@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 
@@ -13,7 +12,7 @@ from ..ir.types import type_of
 from ..support.dtypes import NUMPY
 from .machine_costs import GridCosts, given
 from .passes import PassReport, register
-from .rewrite import Rewriter, dtype, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, dtype, pattern, rewrite, shape, static
 
 #: more queries have tiles of their own for a grid, and parts are no shorter than so many keys
 FEW, SHORTEST = 64, 128
@@ -49,7 +48,7 @@ class SplitAttention:
         costs = None if self.parts else given(self.costs, "split-attention", "costs")
 
         @pattern("attention", "paged_attention")
-        def split(rw: Rewriter, op: ir.Operation) -> Any:
+        def split(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """attention(q, k, v) -> attention_join(attention_parts(q, k, v))"""
             there = [v for v in dialect.arguments(op) if v is not None]
             if not static(*there) or dtype(op.operands[0]) == "f64" or 0 in shape(op.results[0]):

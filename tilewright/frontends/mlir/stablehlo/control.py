@@ -23,7 +23,7 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 
 
 @hlo("while")
-def while_(n: HloOp, *state: Any) -> Any:
+def while_(n: HloOp, *state: Any) -> list[Any]:
     condition, body = n.block(0), n.block(1)
     found, start, walked = list(state), n.count[0], n.importer.walked
     while True:
@@ -40,7 +40,7 @@ def while_(n: HloOp, *state: Any) -> Any:
 
 
 @hlo("case")
-def case(n: HloOp, index: HloTensor) -> Any:
+def case(n: HloOp, index: HloTensor) -> list[Any]:
     blocks = [r.blocks[0] for r in n.op.regions]
     if index.array is not None:
         at = int(index.array.reshape(())[()])
@@ -53,7 +53,7 @@ def case(n: HloOp, index: HloTensor) -> Any:
 
 
 @hlo("if")
-def if_(n: HloOp, condition: HloTensor) -> Any:
+def if_(n: HloOp, condition: HloTensor) -> list[Any]:
     blocks = [r.blocks[0] for r in n.op.regions]
     if condition.array is not None:
         return n.importer.walk(blocks[0 if bool(condition.array.reshape(())[()]) else 1], [])
@@ -84,7 +84,7 @@ def composite(n: HloOp, *operands: Any) -> Any:
 
 
 @hlo("custom_call", by_parts=True)
-def custom_call(n: HloOp, *operands: Any) -> Any:
+def custom_call(n: HloOp, *operands: Any) -> list[Any] | None:
     name = n.text("call_target_name")
     if name in IDENTITIES and len(operands) == len(n.op.results):
         return list(operands)
