@@ -259,7 +259,7 @@ class _Part(torch.nn.Module):
             out.args = ((out.args[0],),)
         self.call = compiler(part, [])
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         made = self.call(list(args))
         return made[0] if self.single else made
 

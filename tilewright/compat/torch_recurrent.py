@@ -24,11 +24,11 @@ def _define(kind: str) -> Any:
     results = ", ".join(["Tensor"] * (3 if kind == "lstm" else 2))
     _library.define(f"{kind}(Tensor x, Tensor[] states, Tensor[] params, {_FLAGS}) -> ({results})")
 
-    def run(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: Any) -> tuple[torch.Tensor, ...]:
+    def run(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: object) -> tuple[torch.Tensor, ...]:
         made = getattr(torch._VF, kind)(x, states if kind == "lstm" else states[0], params, *flags)
         return tuple(t.contiguous() for t in made)
 
-    def described(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: Any) -> tuple[Any, ...]:
+    def described(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: object) -> tuple[Any, ...]:
         directions = 2 if flags[4] else 1
         y = x.new_empty((*x.shape[:2], states[0].shape[2] * directions))
         return (y, *[s.new_empty(s.shape) for s in states])

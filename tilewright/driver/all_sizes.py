@@ -17,7 +17,7 @@ from .package_cache import CacheEntry, compile
 from .specialization import can_open
 
 
-def open_all(run: Any, source: Any, options: Options) -> None:
+def open_all(run: Any, source: object, options: Options) -> None:
     """Give an executable its program for all sizes, where target and options have such programs and the model can be
     one. What cannot is compiled for each size in its call; the logger says so."""
     if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
@@ -26,7 +26,7 @@ def open_all(run: Any, source: Any, options: Options) -> None:
 
 
 def opener(
-    source: Any, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
+    source: object, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
 ) -> Callable[[dict[str, Any]], Any]:
     """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
     it was read: PackageError if others are there now."""
@@ -52,7 +52,7 @@ def opener(
     return make
 
 
-def changed(source: Any) -> PackageError:
+def changed(source: object) -> PackageError:
     """What is raised where a model file is another one than was compiled."""
     return PackageError(
         f"{source} is not the model any more that was compiled", stage="specialize", hint="compile it again"

@@ -41,7 +41,7 @@ class Measured:
 
 
 def compile_auto(
-    source: Any, options: Options, start_after: str | None, compile_state: Callable[..., tuple[State, Any]]
+    source: object, options: Options, start_after: str | None, compile_state: Callable[..., tuple[State, Any]]
 ) -> tuple[State, Executable]:
     """Compile in every precision, measure, and keep the fastest within ``options.tolerance``.
 

@@ -84,7 +84,7 @@ class Bisection:
 
 
 def bisect(
-    source: Any,
+    source: object,
     arrays: Mapping[str, np.ndarray] | None = None,
     *,
     rtol: float | None = None,

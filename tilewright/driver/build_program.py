@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -81,7 +80,7 @@ class _Builder:
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
-        self.constant_ids: dict[tuple[Any, ...], int] = {}
+        self.constant_ids: dict[tuple[object, ...], int] = {}
         self.calls: list[tuple[str, list[int], list[int], tuple[str, ...]]] = []
 
     def run(self) -> tuple[Program, list[np.ndarray]]:

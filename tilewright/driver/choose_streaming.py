@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import func
@@ -88,7 +88,7 @@ class Streamer:
     values: list[StorageValue] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
-    made: dict[tuple[Any, ...], Streamed | None] = field(default_factory=dict)
+    made: dict[tuple[object, ...], Streamed | None] = field(default_factory=dict)
 
     def run(self) -> list[tuple[Part, Streamed]]:
         """The chains to make; none if the graph is well as it is."""

@@ -80,12 +80,12 @@ class BuiltKernel:
         other.executable, other._twice = Executable(self.executable.package, threads), None
         return other
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> Any:
         """The result for these inputs, in the order of the kernel's parameters; InputError says what does not fit."""
         results = self.executable(*self._packed(arrays))
         return results[0] if len(results) == 1 else results
 
-    def time(self, *arrays: Any, seconds: float = 0.3) -> float:
+    def time(self, *arrays: object, seconds: float = 0.3) -> float:
         """Seconds of one call, without what Python takes: the mean of the fastest third of as many runs as fit into
         `seconds`.
 
@@ -148,7 +148,7 @@ def source(s: Schedule, form: str = "mlir") -> str:
     return forms[form](nest, s.machine())
 
 
-def fused_kernels(source: Any, **options: Any) -> list[Kernel]:
+def fused_kernels(source: object, **options: Any) -> list[Kernel]:
     """The kernels that a model (or MLIR text) becomes."""
     graph: Any = compile_model(source, **{**options, "stop_after": "fuse"})
     with use():

@@ -22,7 +22,7 @@ from ..targets.base import find
 from .open_program import check_open
 
 
-def compile_dynamic(source: Any, options: Options) -> DynamicExecutable:
+def compile_dynamic(source: object, options: Options) -> DynamicExecutable:
     """The executable of a model that cannot be one static program. With ``options.inputs`` it specializes ahead.
 
     Raises UsageError for a level-3 module with open dimensions and for ``options.schedules`` and ``place``, InputError

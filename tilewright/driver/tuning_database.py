@@ -177,7 +177,7 @@ class Database:
         except (sqlite3.Error, OverflowError) as e:
             raise self._error(e) from None
 
-    def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             return self.connection.execute(sql, values).fetchall()
         except (sqlite3.Error, OverflowError) as e:

@@ -367,7 +367,7 @@ WHOLE = "tw.processor"
 _INTERNAL = {"operandSegmentSizes", "resultSegmentSizes"}
 #: what the operators that were found to be right consist of, while no sizes are open (those of a graph are few, though
 #: it has them many times); at most so many
-_right: set[tuple[Any, ...]] = set()
+_right: set[tuple[object, ...]] = set()
 MOST_RIGHT = 4096
 
 

@@ -19,7 +19,7 @@ import keyword
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from unicodedata import is_normalized
 
 import numpy as np
@@ -29,6 +29,9 @@ from ..support.errors import UsageError
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
 from ..tensor.inside import outside
 from ..tensor.kernel import Kernel, Stage
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: what stands for an element: numbers mix in
 Operand: TypeAlias = "Value | float"
@@ -171,7 +174,7 @@ def placeholder(shape: Sequence[int], name: str | None = None, dtype: str = "f32
     return Tensor(_unique(name, "x"), _shape(shape), _dtype(dtype), constant=constant)
 
 
-def _dtype(given: object) -> str:
+def _dtype(given: npt.DTypeLike | None) -> str:
     """The short name of a dtype: ``f32`` for itself, ``float32`` and ``np.float32``; UsageError for an unknown one."""
     found = named(given)
     if found is None or found.startswith("ui"):

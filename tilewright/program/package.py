@@ -267,7 +267,7 @@ def _entries(
     texts = json.loads(zlib.decompress(levels))
     if "entries" not in manifest:
         manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
-    made: dict[tuple[Any, ...], np.ndarray] = {}  # what entries share is one array
+    made: dict[tuple[object, ...], np.ndarray] = {}  # what entries share is one array
 
     def array(info: TensorInfo, at: int) -> np.ndarray:
         raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)

@@ -281,7 +281,7 @@ class Program:
 
     # ---- JSON, for the package ----
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         def ref(a: BufferRef | None) -> list[Any] | None:
             return None if a is None else [a.space, a.index, a.offset, a.nbytes, *([a.slot] if a.slot >= 0 else [])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..program.memory import picture, table
 from ..program.package import Package
@@ -12,12 +12,12 @@ from ..support.errors import UsageError
 from ..targets import base
 
 
-def exports(target: Any) -> bool:
+def exports(target: object) -> TypeGuard[base.Exporter]:
     """Whether a target writes files for other tools."""
     return isinstance(target, base.Exporter)
 
 
-def check_settings(target: Any, settings: Mapping[str, str]) -> None:
+def check_settings(target: base.Target, settings: Mapping[str, str]) -> None:
     """UsageError if the target exports nothing, or for a setting it has not."""
     if not exports(target):
         known = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.Exporter))

@@ -18,6 +18,7 @@ from ..support.mapped_file import MappedFile
 from .executable import Executable
 
 if TYPE_CHECKING:
+    from ..ir.graph import Graph
     from .open_parts import SubgraphVersions
 
 #: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
@@ -89,7 +90,7 @@ class SubgraphPlan:
     `learned`: inputs on whose values the plan depends.
     """
 
-    graph: Any
+    graph: Graph | None
     feeds: tuple[str, ...]
     results: dict[str, Tree]
     constants: list[np.ndarray]
@@ -141,7 +142,7 @@ class Source(Protocol):
         """Files that its constants are mapped from."""
 
     @property
-    def source(self) -> Any:
+    def source(self) -> object:
         """All of it, as its front end takes it."""
 
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
@@ -224,7 +225,7 @@ class Subgraph:
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
 
-    def key(self, frame: Frame) -> tuple[Any, ...]:
+    def key(self, frame: Frame) -> tuple[object, ...]:
         """The cache key: dtype and shape of the arrays that are read, the values of those that decide shapes."""
         found = []
         for name in self.reads:
@@ -244,7 +245,7 @@ class PartitionedBody:
 
     def __init__(self, info: BodyInfo) -> None:
         self.info = info
-        self.stages: dict[tuple[Any, ...], Subgraph] = {}
+        self.stages: dict[tuple[object, ...], Subgraph] = {}
         self.first: Subgraph | None = None
 
 

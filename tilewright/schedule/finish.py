@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
 
 from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
@@ -56,7 +55,7 @@ from .region import all_ranges
 _IN_REGISTERS: ContextVar[frozenset[str]] = ContextVar("registers", default=frozenset())
 #: what `simplify_value` found for the nest at hand, by expression and the ranges of its variables: tiles that are laid
 #: out or split repeat a few expressions many times
-_SIMPLIFIED: ContextVar[dict[tuple[Any, ...], Expr] | None] = ContextVar("simplified", default=None)
+_SIMPLIFIED: ContextVar[dict[tuple[object, ...], Expr] | None] = ContextVar("simplified", default=None)
 
 
 def finish(nest: Nest) -> Nest:

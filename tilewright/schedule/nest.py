@@ -35,7 +35,7 @@ class kept(Generic[_Found]):
     def __init__(self, find: Callable[[Any], _Found]) -> None:
         self.find, self.name, self.__doc__ = find, find.__name__, find.__doc__
 
-    def __get__(self, owner: Any, kind: type | None = None) -> _Found:
+    def __get__(self, owner: object, kind: type | None = None) -> _Found:
         if owner is None:
             return self  # type: ignore[return-value]
         found: _Found = self.find(owner)

@@ -36,7 +36,7 @@ class Step:
     """One applied primitive: its name, its arguments, the names it returned, and those of the buffers it made."""
 
     name: str
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     kwargs: dict[str, Any]
     result: Any = None
     made: tuple[str, ...] = ()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .base import TargetStage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..program.program import Program
 
 
@@ -18,7 +20,7 @@ class KernelsAlone:
     A package may be loaded anywhere: to look at it, to export it.
     """
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         """See `tilewright.targets.base.Target`."""
         return {s: objects[s] for s in program.symbols}
 
@@ -42,7 +44,7 @@ class ByLlvm:
             TargetStage("assemble", 6, doc, own.assemble_kernels, sizes_text),
         )
 
-    def enter(self, state: Any, path: Any) -> None:
+    def enter(self, state: object, path: Path) -> None:
         """Continue from what was dumped after `emit`."""
         from ..codegen.llvm.stages import enter
 

@@ -31,11 +31,11 @@ class _Alive(ref["Expr"]):
     """Refers to an expression as long as somebody else does."""
 
     __slots__ = ("key",)
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
 
 
 #: every expression that is alive, by its class and fields
-_INTERNED: dict[tuple[Any, ...], _Alive] = {}
+_INTERNED: dict[tuple[object, ...], _Alive] = {}
 #: those made last live on for a while: half of those that nobody keeps are made again soon, with all that they know
 _RECENT: deque[Expr] = deque(maxlen=4096)
 _LOCK = RLock()
@@ -49,7 +49,7 @@ def _gone(alive: _Alive) -> None:
             del _INTERNED[alive.key]
 
 
-def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -> _Node:
+def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[object, ...]) -> _Node:
     """The one node of a class with these fields; `key` tells apart what must be."""
     alive = _INTERNED.get(key)
     found: Any = alive() if alive is not None else None
@@ -87,14 +87,14 @@ class Expr:
     def __new__(cls, *fields: Any) -> Self:
         return interned(cls, fields, (cls, *fields))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
     if TYPE_CHECKING:
         _linear: tuple[dict[Expr, int], int]
         _loads: tuple[Load, ...]
         _reads: bool
-        _simple: dict[tuple[Any, ...], Expr]
+        _simple: dict[tuple[object, ...], Expr]
         _variables: frozenset[str]
 
         @property

@@ -198,7 +198,7 @@ class DesignDatabase:
             )
 
 
-def _key(chip: ChipTarget, host: Any, job: DesignJob, chip_digest: str, model_digest: str) -> str:
+def _key(chip: ChipTarget, host: object, job: DesignJob, chip_digest: str, model_digest: str) -> str:
     """The cache key of a measurement; `host` is the description of the host processor."""
     parameters = {f.name: getattr(chip.chip, f.name) for f in fields(chip.kind)}  # type: ignore[arg-type]
     parts = [chip.kind.name, parameters, chip_digest, model_digest, job.shapes, host, source_digest()]
@@ -231,7 +231,7 @@ def explore(
     models: Sequence[str],
     varied: Mapping[str, Sequence[Value]],
     *,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Sequence[int | str]] | None = None,
     jobs: int | None = None,
     database: Path | None = None,
     watch: Watch | None = None,

@@ -60,7 +60,7 @@ def tune(
     minutes: float | None = None,
     threads: int | None = None,
     target: str = DEFAULT_TARGET,
-    inputs: Any = None,
+    inputs: Mapping[str, object] | None = None,
     states: Mapping[str, str] | None = None,
     database: Database | None = None,
     seed: int = 0,
@@ -98,7 +98,13 @@ def tune(
             stage="tune",
             hint="tune at a size in the range: inputs={name: (1, 128)}",
         )
-    given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
+    given: dict[str, Any] = {
+        "trials": trials,
+        "minutes": minutes,
+        "inputs": inputs,
+        "database": database,
+        "runners": runners,
+    }
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
     if isinstance(find(target), PlanTaker):

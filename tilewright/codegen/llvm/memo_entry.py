@@ -19,7 +19,7 @@ class MemoEntry:
     info: KernelInfo
     report: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @staticmethod

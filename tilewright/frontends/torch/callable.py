@@ -48,7 +48,7 @@ class CallingConvention:
         #: what the graph returns: its nodes, or constants
         self.returned = list(next(n for n in exported.graph.nodes if n.op == "output").args[0])
 
-    def copied(self, memo: dict[int, Any]) -> CallingConvention:
+    def copied(self, memo: dict[int, object]) -> CallingConvention:
         """The same with buffers of its own."""
         made = copy.copy(self)
         made.buffers = copy.deepcopy(self.buffers, memo)
@@ -102,7 +102,7 @@ class TorchExecutable:
         self._names = [i.name for i in executable.inputs]
         self._takes_out = "out" not in call.parameters.parameters
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         out = kwargs.pop("out", None) if self._takes_out else None
         given = self._given(args, kwargs)
         tensors = {**given, **self.call.buffers}
@@ -143,7 +143,7 @@ class TorchExecutable:
                     changed.copy_(arrays.tensor(results[what[0]], pairs=changed.is_complex()))
         return flat
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def _given(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The tensors of a call by placeholder."""
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.call.in_spec:
@@ -164,7 +164,7 @@ class TorchExecutable:
                 )
         return found
 
-    def _as_examples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _as_examples(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name as the example inputs were."""
         try:
             given = self.call.parameters.bind(*args, **kwargs)
@@ -242,7 +242,7 @@ class TorchExecutable:
         """What was compiled, as text; see `Executable.explain`."""
         return self.executable.explain()
 
-    def profile(self, *args: Any, **kwargs: Any) -> Any:
+    def profile(self, *args: object, **kwargs: object) -> Any:
         """Where the time of a call with these arguments goes; see `Executable.profile`."""
         tensors = {**self._given(args, kwargs), **self.call.buffers}
         return self.executable.profile([arrays.view(tensors[name]) for name in self._names])
@@ -251,10 +251,10 @@ class TorchExecutable:
         """Write what runs to a file for `tilewright.load`, which gives an executable that takes arrays, not tensors."""
         self.executable.save(path)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TorchExecutable:
+    def __deepcopy__(self, memo: dict[int, object]) -> TorchExecutable:
         return TorchExecutable(copy.deepcopy(self.executable, memo), self.call.copied(memo))
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _unpickled, (pickle.dumps((self.executable, self.call)),)
 
     def _repr_html_(self) -> str:

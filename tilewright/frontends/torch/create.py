@@ -29,7 +29,7 @@ def constant(n: FxNode, *_: object, **__: object) -> FxTensor:
 
 
 @aten("arange.start_step", "arange.start", "arange")
-def arange(n: FxNode, *numbers: Any, **_: object) -> FxTensor:
+def arange(n: FxNode, *numbers: int, **_: object) -> FxTensor:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
     floats = any(isinstance(v, float | FxTensor) for v in (start, step))
     if is_open(n.shape[0], start, step):
@@ -83,7 +83,7 @@ def random(n: FxNode, kind: str, shape: Sequence[int], dtype: str) -> FxTensor:
 
 
 @aten("rand", "rand_like", "randn", "randn_like")
-def rand(n: FxNode, *_: object, **__: Any) -> FxTensor:
+def rand(n: FxNode, *_: object, **__: object) -> FxTensor:
     return random(n, "normal" if "randn" in n.overload else "uniform", n.shape, n.dtype)
 
 
@@ -176,7 +176,7 @@ def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = Fa
 
 
 @aten("randint", "randint.low", "randint_like", "randint_like.low_dtype")
-def randint(n: FxNode, *numbers: Any, **_: object) -> FxTensor:
+def randint(n: FxNode, *numbers: object, **_: object) -> FxTensor:
     limits = [v for v in numbers if isinstance(v, int)]
     low, high = (0, limits[0]) if len(limits) == 1 else limits[:2]
     n.need(high - low <= 1 << 24, "of more than 2 ** 24 numbers")

@@ -61,7 +61,7 @@ def _dim(d: Dim) -> Any:
 
 
 def enlarged(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Examples in which open dimensions of size 1 are 2, for PyTorch takes a 1 for a size that never changes."""
     larger: dict[int, torch.Tensor] = {}
@@ -78,7 +78,7 @@ def enlarged(
 
 
 def _told(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> list[tuple[torch.Tensor, dict[int, Any]]]:
     """The tensors among the examples, each with what is said of its dimensions."""
     try:
@@ -124,7 +124,7 @@ def hinted(dynamic_shapes: Any) -> Any:
 
 
 def places(
-    module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+    module: torch.nn.Module, program: ExportedProgram, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any
 ) -> dict[tuple[str, int], Dim]:
     """The named dimensions of inputs: by placeholder and axis."""
     names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
@@ -152,7 +152,7 @@ def _opens(dim: Any) -> bool:
 def check_ends(
     module: torch.nn.Module,
     program: ExportedProgram,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     opened: Sequence[Open],
     ends: Iterable[Mapping[Any, int]],
@@ -200,7 +200,7 @@ def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[Any, int]) -> tor
     return x
 
 
-def _quiet(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _quiet(module: torch.nn.Module, *args: object, **kwargs: object) -> Any:
     """What the module gives, which runs on copies of its buffers and of its arguments."""
     args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
     buffers = {name: b.clone() for name, b in module.named_buffers()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -215,7 +214,7 @@ def add_product(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, *, value: Oper
 
 
 @aten("prims.fma")
-def product_and_sum(n: FxNode, *xs: Any) -> FxTensor:
+def product_and_sum(n: FxNode, *xs: Operand) -> FxTensor:
     """Rounded once or twice, as the processor has it and as PyTorch's own kernels are."""
     x, y, z = (n.tensor(v, n.dtype) for v in xs)
     return n("add", n("mul", x, y), z)

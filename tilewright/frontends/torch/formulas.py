@@ -47,7 +47,7 @@ class Real:
         array = np.asarray(other, np.float64)
         return Real(self.n, self.n.constant(array)) if array.ndim else float(array)
 
-    def call(self, operator: str, *others: Any) -> Real:
+    def call(self, operator: str, *others: object) -> Real:
         return Real(self.n, None, operator, (self, *map(self.lift, others)))
 
     @property

@@ -107,7 +107,7 @@ class TorchProgram:
                 self.known[spec.arg.name] = arrays.view(state[spec.target])
 
     @staticmethod
-    def of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def of(source: object, examples: object, dynamic_shapes: object) -> TorchProgram:
         """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
         if what it exports is not right for all sizes that `dynamic_shapes` lets in.
 
@@ -118,7 +118,7 @@ class TorchProgram:
             return TorchProgram._of(source, examples, dynamic_shapes)
 
     @staticmethod
-    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def _of(source: Any, examples: object, dynamic_shapes: object) -> TorchProgram:
         if isinstance(source, ExportedProgram):
             if dynamic_shapes is not None:
                 raise UsageError(
@@ -151,7 +151,7 @@ class TorchProgram:
         return program
 
     @staticmethod
-    def _unproved(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> TorchProgram | None:
+    def _unproved(module: Any, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any) -> TorchProgram | None:
         """The program where PyTorch does not prove that it holds for all sizes, but we do; None where we do not.
 
         Its conditions stay with it, and it does not take a size for another one than 1."""
@@ -187,7 +187,7 @@ class TorchProgram:
         """The open dimensions, which the graph has unless shapes are given."""
         return tuple(dict.fromkeys(o.dim for o in self.open))
 
-    def check_ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check_ends(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Run the program, before it is imported, at sizes for which PyTorch does not prove that it is right."""
         ends: list[dict[Any, int]] = []
         ones = {o.symbol: 1 for o in self.open if o.range[0] == 1}

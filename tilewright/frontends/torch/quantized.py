@@ -56,7 +56,7 @@ def folded(f: Callable[..., FxTensor]) -> Callable[..., FxTensor]:
     """Decorator: constants are quantized when the program is imported, by PyTorch."""
 
     @wraps(f)
-    def imported(n: FxNode, *arguments: Any, **named: object) -> FxTensor:
+    def imported(n: FxNode, *arguments: object, **named: object) -> FxTensor:
         made = None if named else by_pytorch(n, arguments)
         return f(n, *arguments, **named) if made is None else made
 

@@ -88,7 +88,7 @@ def primitive(method: _Method) -> _Method:
     _, *declared = signature(method).parameters.values()
 
     @wraps(method)
-    def call(self: State, *args: Any, **kwargs: Any) -> Any:
+    def call(self: State, *args: object, **kwargs: object) -> Any:
         if self._nested:
             return method(self, *args, **kwargs)
         args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}

@@ -265,11 +265,11 @@ def _operation(dialect: Any, token: Any, kind: DialectOperation, formats: Format
     return type(kind.name, (dialect.Operation,), body, name=kind.name)
 
 
-def _verifier(kind: DialectOperation, formats: Formats) -> Callable[[Any], bool]:
+def _verifier(kind: DialectOperation, formats: Formats) -> Callable[[ir.OpView], bool]:
     """What MLIR asks for every operation of a kind: False, with a diagnostic, if the chip cannot do it."""
     reader = _OperationReader(formats)
 
-    def judged(op: Any) -> bool:
+    def judged(op: ir.OpView) -> bool:
         operation = op.operation
         try:
             reader.check(kind, operation)
@@ -398,7 +398,7 @@ class _OperationReader:
 
     # ---- a function ----
 
-    def program(self, f: Any) -> ChipProgram:
+    def program(self, f: ir.Operation) -> ChipProgram:
         """The program of a function that is verified."""
         if f.operation.name != "func.func" or len(f.regions[0].blocks) != 1 or f.type.results:
             raise _wrong("a program is a function of one block without results", f.operation.name, "from mlir")

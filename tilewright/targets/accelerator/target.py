@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...support.errors import PackageError, UnsupportedError, UsageError
 from ..base import Beside, Target, TargetStage
@@ -93,7 +93,9 @@ class ChipTarget:
         """See `tilewright.targets.base.PlanTaker`."""
         self.partitioner.take_plans(known)
 
-    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
+    def claims(
+        self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
+    ) -> Sequence[Sequence[int]]:
         """All of it; an UnsupportedError lists what the chip cannot do."""
         taken = self.partitioner.claims(groups, alone)
         left = [p for p in self.partitioner.report if not p.on_chip]
@@ -121,7 +123,7 @@ class ChipTarget:
 
         return alone()
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         return {s: objects[s] for s in program.symbols}
 
     def check(self, description: dict[str, Any]) -> None:
@@ -169,7 +171,9 @@ class ChipBesideHost:
         """See `tilewright.targets.base.PlanTaker`."""
         self.partitioner.take_plans(known)
 
-    def claims(self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]) -> Any:
+    def claims(
+        self, groups: Sequence[Sequence[int]], alone: Callable[[Sequence[int]], Kernel]
+    ) -> Sequence[Sequence[int]]:
         return self.partitioner.claims(groups, alone)
 
     def schedule(self, kernel: Kernel, trace: str | None) -> OnChip:
@@ -182,7 +186,7 @@ class ChipBesideHost:
 
         return with_chip(self.host)
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         from ..beside.parts import link
         from .system import on_chip
 
@@ -315,7 +319,7 @@ def chip_in(path: Path, wanted: str = "") -> Any:
     return next(iter(named.values()), None)
 
 
-def _is_chip(found: Any) -> bool:
+def _is_chip(found: object) -> TypeGuard[type[Chip]]:
     return isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)
 
 
@@ -329,7 +333,7 @@ def _digest(kind: type[Chip], path: Path) -> str:
     return hashlib.sha256(b"\0".join([kind.name.encode(), *contents])).hexdigest()[:16]
 
 
-def kind_of(found: Any, path: Path) -> type[Chip]:
+def kind_of(found: object, path: Path) -> type[Chip]:
     """What is called ``CHIP`` in a file, if it is a chip's class."""
     if not _is_chip(found):
         raise UsageError(

@@ -13,6 +13,7 @@ from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
     from ...program.package import Package
+    from ...schedule.nest import Nest
     from .description import AmdDescription
 
 #: the GPU that code is made for where none is named
@@ -57,7 +58,7 @@ class AmdTarget(KernelsAlone):
             TargetStage("assemble", 6, "LLVM IR to objects", stages.assemble_kernels, stages.launches_text),
         )
 
-    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+    def forms(self) -> Mapping[str, Callable[[Nest, Any], str]]:
         """See `tilewright.targets.base.Showing`."""
         from . import stages
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 from ...program.program import COPY, BufferRef, Call, Program, TensorInfo
 from ..base import Target
@@ -49,7 +48,9 @@ def of_host(program: Program, calls: Sequence[Call]) -> Program:
     return replace(program, outputs=(*program.outputs, arena), calls=moved, arena_size=0, arena_bound=0)
 
 
-def link(program: Program, objects: dict[str, bytes], taken: Set[str], host: Target, machine: Any) -> dict[str, bytes]:
+def link(
+    program: Program, objects: dict[str, bytes], taken: Set[str], host: Target, machine: object
+) -> dict[str, bytes]:
     """The objects of the symbols `taken`, and the host's of each part; `machine` is the host's description."""
     linked = {s: objects[s] for s in program.symbols if s in taken}
     for n, part in enumerate(parts(program, taken)):

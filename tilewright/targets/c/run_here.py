@@ -68,7 +68,7 @@ class CContext:
         if self.size > self.arena.nbytes:
             self.arena = aligned_empty(self.size, max(64, align))
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: object = None) -> None:
         code = self.function(address(self.arena), self.size, *self.sizes, *inputs, *outputs)
         if code:
             name, text = self.layout.errors[code]

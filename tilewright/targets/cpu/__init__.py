@@ -9,9 +9,13 @@ from ..base import Check
 from ..kernels_alone import ByLlvm
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ...codegen.llvm.memo import KernelMemo
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
+    from ...schedule.ceilings import Ceilings
     from ...schedule.nest import Nest
     from .description import CpuDescription
     from .device import CpuRunner
@@ -39,7 +43,7 @@ class CpuTarget(ByLlvm):
 
         start_workers(workers, ahead=MAKER.partition(":")[0])
 
-    def memo(self, description: CpuDescription) -> Any:
+    def memo(self, description: CpuDescription) -> KernelMemo:
         """What earlier compilations for this machine found; see `KernelMemo`."""
         from ...codegen.llvm.memo import KernelMemo
 
@@ -62,7 +66,7 @@ class CpuTarget(ByLlvm):
 
         return toolchain(SOURCES)
 
-    def tuning(self) -> Any:
+    def tuning(self) -> ModuleType:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning
 
@@ -74,7 +78,7 @@ class CpuTarget(ByLlvm):
 
         return ceilings.machine_name()
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         """See `tilewright.schedule.ceilings.Measurable`."""
         from . import ceilings
 

@@ -12,8 +12,11 @@ from ..gpu.on_device import OnDevice, device_parameter
 from ..kernels_alone import KernelsAlone
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from ...program.package import Package
     from ...program.states import StateBuffers
+    from ...schedule.ceilings import Ceilings
     from ...schedule.nest import Nest
     from ..gpu.device import Device
     from ..gpu.opened import Devices
@@ -93,7 +96,7 @@ class CudaTarget(OnDevice, KernelsAlone):
         check(self.sm, *found.driver.capability())
         return found
 
-    def tuning(self) -> Any:
+    def tuning(self) -> ModuleType:
         """See `tilewright.targets.base.Tuning`."""
         from . import tuning
 
@@ -119,7 +122,7 @@ class CudaTarget(OnDevice, KernelsAlone):
 
         return DEVICES
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         """See `tilewright.schedule.ceilings.Measurable`."""
         from .ceilings import measure
 

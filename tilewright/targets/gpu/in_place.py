@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import TypeVar
 
 from torch_mlir import ir
 
@@ -55,7 +55,10 @@ def subsets(pairs: Pairs) -> Iterator[Pairs]:
                 yield some
 
 
-def without(arguments: Sequence[Any], pairs: Pairs) -> tuple[Any, ...]:
+_T = TypeVar("_T")
+
+
+def without(arguments: Sequence[_T], pairs: Pairs) -> tuple[_T, ...]:
     """The arguments of a kernel with one parameter for each of these pairs."""
     gone = {i for _, i in pairs}
     return tuple(a for n, a in enumerate(arguments) if n not in gone)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ...program.package import Package
     from ...program.states import StateBuffers
+    from ...schedule.ceilings import Ceilings
     from ...schedule.nest import Nest
     from .ceilings import CeilingBench
     from .device import Device, DeviceKernel
@@ -30,7 +31,7 @@ class OnDevice:
         """See `tilewright.targets.base.Target`."""
         raise NotImplementedError
 
-    def built(self, nest: Nest) -> Any:
+    def built(self, nest: Nest) -> DeviceKernel:
         """A kernel as devices take it, of a finished nest."""
         raise NotImplementedError
 
@@ -80,7 +81,7 @@ class OnDevice:
         device = self.opened()
         return f"{device.name}, driver {device.version}"
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         """See `tilewright.schedule.ceilings.Measurable`."""
         from .ceilings import measure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -81,9 +81,9 @@ class GpuContext:
         for state, info in zip(self.states, program.states, strict=True):
             if info.swapped:
                 state.double()
-        self.spaces: dict[str, list[Any]] = {}
-        self.scratch: Any = None
-        self.recordings: dict[tuple[int, ...], Any] = {}
+        self.spaces: dict[str, list[object]] = {}
+        self.scratch: object = None
+        self.recordings: dict[tuple[int, ...], object] = {}
         self.prepare()
 
     def prepare(self) -> None:
@@ -101,7 +101,7 @@ class GpuContext:
 
     # ---- what is run ----
 
-    def recorded(self) -> Any:
+    def recorded(self) -> object:
         """The run with the values of the states where they are now."""
         key = tuple(s.front for s in self.states)
         if key not in self.recordings:
@@ -179,5 +179,5 @@ def _arrays(tensors: Sequence[TensorInfo], addresses: Sequence[int]) -> list[np.
     return [_bytes(at, t.nbytes) for t, at in zip(tensors, addresses, strict=True) if t.nbytes]
 
 
-def _bytes(at: int, nbytes: int) -> Any:
+def _bytes(at: int, nbytes: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(at))

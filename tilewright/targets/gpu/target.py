@@ -40,6 +40,6 @@ class TextTarget(KernelsAlone):
 
         return kernel(emit(nest, self.dialect(), frozenset()), self.dialect())
 
-    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+    def forms(self) -> Mapping[str, Callable[[Nest, Any], str]]:
         """See `tilewright.targets.base.Showing`."""
         return {self.form: lambda nest, description: self.built(nest).text}

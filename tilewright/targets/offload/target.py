@@ -17,6 +17,8 @@ from .api import Offload
 from .operation import MAGIC, OperationArguments, of_level2
 
 if TYPE_CHECKING:
+    from torch_mlir import ir
+
     from ...program.package import Package
     from ...program.program import Program
     from ...tensor.kernel import Kernel
@@ -33,7 +35,7 @@ class OffloadBesideHost:
         self.doc = f"{host.doc}; operations of {offload.name} beside it"
         self.taken: dict[str, str] = {}
 
-    def annotate(self, operation: Any) -> str:
+    def annotate(self, operation: ir.Operation) -> str:
         """See `tilewright.targets.base.Annotating`."""
         about = of_level2(operation)
         if any(o is not None and TYPES[o.dtype].computed for o in (*about.operands, *about.results)):
@@ -82,7 +84,7 @@ class OffloadBesideHost:
 
         return with_other(self.host, assemble, f"what {self.offload.name} computes", {6: text})
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         taken = {s for s, data in objects.items() if data.startswith(MAGIC)}
         return link(program, objects, taken, self.host, description)
 

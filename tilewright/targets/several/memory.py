@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...program.program import COPY, BufferRef, Call, Program
 from ..gpu.constants import Uploaded
 from ..gpu.device import BufferSlice, Device, Dispatch, Move, Run, Step
 from ..gpu.states import DeviceState
 from .segments import Segment, Transfer
+
+if TYPE_CHECKING:
+    from ..gpu.device import DeviceKernel
 
 
 class DeviceMemory:
@@ -21,7 +24,7 @@ class DeviceMemory:
         device: Device,
         number: int,
         program: Program,
-        kernels: Mapping[str, Any],
+        kernels: Mapping[str, DeviceKernel],
         constants: Mapping[int, Uploaded],
         states: Mapping[int, DeviceState],
     ) -> None:
@@ -29,7 +32,7 @@ class DeviceMemory:
         self.arena = device.allocate(program.devices[number].arena_size)
         scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
         self.scratch = device.allocate(scratch) if scratch else None
-        self.recordings: dict[Any, Any] = {}
+        self.recordings: dict[tuple[object, ...], object] = {}
 
     def part(self, ref: BufferRef) -> BufferSlice:
         """A buffer of the program that lies here."""
@@ -40,14 +43,14 @@ class DeviceMemory:
             buffer = self.constants[ref.index].buffer if ref.space == "constant" else self.arena
         return BufferSlice(buffer, ref.offset, ref.nbytes)
 
-    def recorded(self, key: Any, run: Callable[[], Run]) -> Any:
+    def recorded(self, key: object, run: Callable[[], Run]) -> object:
         """A recording, made once for each place of the states."""
         key = (key, *(s.front for s in self.states.values()))
         if key not in self.recordings:
             self.recordings[key] = self.device.record(run())
         return self.recordings[key]
 
-    def whole(self, number: int, segment: Segment) -> Any:
+    def whole(self, number: int, segment: Segment) -> object:
         """A segment with its copies from and to the host, recorded."""
         return self.recorded(
             number,
@@ -58,11 +61,11 @@ class DeviceMemory:
             ),
         )
 
-    def calls(self, number: int, segment: Segment) -> Any:
+    def calls(self, number: int, segment: Segment) -> object:
         """The calls of a segment alone."""
         return self.recorded((number, "calls"), lambda: Run(self.steps(segment.calls)))
 
-    def copy(self, t: Transfer, to_device: bool) -> Any:
+    def copy(self, t: Transfer, to_device: bool) -> object:
         """One copy alone."""
         part = (self.part(t.device),)
         run = Run((), inputs=part) if to_device else Run((), outputs=part)

@@ -74,7 +74,7 @@ class SeveralTarget:
 
         return stages(self.own())
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         """The kernels of devices, and the host's native function of each of its segments."""
         linked = {c.symbol: objects[c.symbol] for c in program.calls if c.device != HOST and c.symbol != COPY}
         for n, segment in enumerate(segments(program)):

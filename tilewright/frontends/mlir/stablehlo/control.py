@@ -74,7 +74,7 @@ def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]
 
 
 @hlo("composite")
-def composite(n: HloOp, *operands: Any) -> Any:
+def composite(n: HloOp, *operands: object) -> Any:
     """By the operator that there is for it, or by its decomposition."""
     own = find(n.text("name"))
     if own is not None and all(isinstance(v, HloTensor) for v in operands):

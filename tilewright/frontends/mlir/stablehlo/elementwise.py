@@ -246,5 +246,5 @@ def reduce_precision(n: HloOp, x: HloTensor) -> HloTensor:
 
 
 @hlo("optimization_barrier")
-def optimization_barrier(n: HloOp, *xs: Any) -> list[Any]:
+def optimization_barrier(n: HloOp, *xs: object) -> list[Any]:
     return list(xs)
