@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -174,7 +174,7 @@ def compile_command(
     note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")
 
 
-def check_result(output: Path | None, reads: Iterable[str | Path], options: dict[str, Any]) -> None:
+def check_result(output: Path | None, reads: Iterable[str | Path], options: Mapping[str, Any]) -> None:
     """UsageError if what the options make of the files that are read cannot be written to this file, or should not."""
     from ..runtime.export import exports
     from ..targets import base
@@ -191,7 +191,7 @@ def check_result(output: Path | None, reads: Iterable[str | Path], options: dict
         check_writable(output, "the package", [".tw"], reads)
 
 
-def report_verified(result: Any, options: dict[str, Any]) -> None:
+def report_verified(result: Any, options: Mapping[str, object]) -> None:
     """With --verify, say what was checked (a difference has raised an error before)."""
     if options["verify"] and options["stop_after"] is None:
         entries = getattr(result, "entries", None)  # a model with open shapes has none: it checks every part it makes

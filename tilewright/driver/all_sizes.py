@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +17,7 @@ from .package_cache import CacheEntry, compile
 from .specialization import can_open
 
 
-def open_all(run: Any, source: object, options: Options) -> None:
+def open_all(run: object, source: object, options: Options) -> None:
     """Give an executable its program for all sizes, where target and options have such programs and the model can be
     one. What cannot is compiled for each size in its call; the logger says so."""
     if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
@@ -27,13 +27,13 @@ def open_all(run: Any, source: object, options: Options) -> None:
 
 def opener(
     source: object, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
-) -> Callable[[dict[str, Any]], Any]:
+) -> Callable[[Mapping[str, object]], Any]:
     """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
     it was read: PackageError if others are there now."""
     given = {f.name: getattr(options, f.name) for f in fields(options)}
     source = protocol.compilable(source) if isinstance(source, StoredSource) else source
 
-    def make(inputs: dict[str, Any]) -> Any:
+    def make(inputs: Mapping[str, object]) -> Any:
         how = {**given, "inputs": {**inputs, **(options.inputs or {})}}
         entry = CacheEntry.of(source, Options(**how))
         if entry is not None and not entry.path.exists():

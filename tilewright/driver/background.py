@@ -53,7 +53,7 @@ GRACE = 60.0
 SHOWN = 2000
 
 
-def in_background(run: Any, source: object, options: Options, files: Callable[[], ModelFiles | None]) -> None:
+def in_background(run: object, source: object, options: Options, files: Callable[[], ModelFiles | None]) -> None:
     """Let sizes of an executable that recur have programs of their own; one that has no program for all sizes gets it
     in its first call. `files` gives what the files of the model were.
 

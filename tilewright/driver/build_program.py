@@ -39,7 +39,7 @@ def build_program(
     minimize: bool = False,
     consume: bool = False,
     lazy: bool = False,
-    states: Mapping[str, str] | None = None,
+    states: Mapping[str, str | tuple[str, ...]] | None = None,
     devices: SeveralDevices | None = None,
     growing: Mapping[str, Growth] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
@@ -64,7 +64,7 @@ class _Builder:
         minimize: bool,
         consume: bool,
         lazy: bool,
-        states: Mapping[str, str] | None,
+        states: Mapping[str, str | tuple[str, ...]] | None,
         devices: SeveralDevices | None,
         growing: Mapping[str, Growth],
     ) -> None:
@@ -305,7 +305,9 @@ class _Signature:
     following: dict[int, int]
 
     @staticmethod
-    def of(graph: Graph, states: Mapping[str, str] | None, growing: Mapping[str, Growth]) -> _Signature:
+    def of(
+        graph: Graph, states: Mapping[str, str | tuple[str, ...]] | None, growing: Mapping[str, Growth]
+    ) -> _Signature:
         found = find_states(graph, states)
         inputs, outputs = ([_info(n, t) for n, t in infos] for infos in (graph.inputs(), graph.outputs()))
         read = {s.input: number for number, s in enumerate(found) if s.input is not None}

@@ -21,7 +21,7 @@ from ..support.options import Options
 from ..targets.base import find
 
 
-def compile_entries(sources: Mapping[str, Any], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
+def compile_entries(sources: Mapping[str, object], options: Options, compile: Callable[..., Any]) -> MultiExecutable:
     """The executable of several models by the names of their entries; `compile` compiles one.
 
     UsageError for names that are none and states that do not fit; UnsupportedError for shapes that are left open
@@ -62,7 +62,7 @@ def _options_of(entry: str, options: Options, entries: list[str]) -> Options:
     return dataclasses.replace(options, **changed)
 
 
-def _own(entry: str, given: Mapping[str, Any], entries: list[str]) -> dict[str, Any] | None:
+def _own(entry: str, given: Mapping[str, object], entries: list[str]) -> dict[str, object] | None:
     """What is given for all entries, by the name of an input or a kernel, or as ``entry:name`` for this one.
 
     >>> _own("decode", {"decode:x": (1, 4), "prefill:x": (8, 4), "mask": (4,)}, ["prefill", "decode"])

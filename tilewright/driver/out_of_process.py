@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..program.package import Package
 from ..support import kept_child, providers
@@ -26,7 +26,7 @@ ANSWERS = {"made": True, "here": False, "changed": None}
 #: worker processes that stay with it
 _WORKERS = 2
 #: what a compilation leaves: it is let go of when the caller has the answer
-_held: list[Any] = []
+_held: list[object] = []
 
 
 def compile_apart(entry: CacheEntry, options: Options) -> bool | None:

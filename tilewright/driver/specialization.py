@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..frontends.protocol import name_of, open_source, restore, shapes_of
 from ..ir.graph import Graph
@@ -93,7 +92,7 @@ def _filled(info: DynamicInfo, sizes: Mapping[str, int]) -> tuple[int | str | No
     return None if info.shape is None else tuple(sizes.get(d, d) if isinstance(d, str) else d for d in info.shape)
 
 
-def _shapes(given: Mapping[str, Any] | None, inputs: list[DynamicInfo]) -> dict[str, tuple[int, ...]]:
+def _shapes(given: Mapping[str, object] | None, inputs: list[DynamicInfo]) -> dict[str, tuple[int, ...]]:
     """Shapes by name, as `inputs` gives them (or arrays with those shapes)."""
     shapes = shapes_of(given)
     known = {t.name: t for t in inputs}

@@ -203,7 +203,7 @@ class Database:
             return self._find(c, values)
 
     @staticmethod
-    def _find(c: sqlite3.Connection, values: tuple[Any, ...]) -> int:
+    def _find(c: sqlite3.Connection, values: tuple[object, ...]) -> int:
         sql = "SELECT id FROM tasks WHERE kernel=? AND target=? AND features=? AND threads=? AND toolchain=?"
         return int(c.execute(sql, values).fetchone()[0])
 

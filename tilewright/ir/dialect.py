@@ -137,7 +137,7 @@ def load() -> None:
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
-def to_attribute(value: Any) -> ir.Attribute:
+def to_attribute(value: object) -> ir.Attribute:
     """Python value -> MLIR attribute (inside a context)."""
     if isinstance(value, ir.Attribute):
         return value
@@ -158,7 +158,7 @@ def to_attribute(value: Any) -> ir.Attribute:
     raise TypeError(f"no MLIR attribute for {value!r} of type {type(value).__name__}")
 
 
-def _integer(value: Any) -> int:
+def _integer(value: int) -> int:
     if too_large(decode(value)):
         raise Undecided(f"{decode(value)} has too many open dimensions as factors: no integer has room for it")
     return int(value)
@@ -315,7 +315,7 @@ def create_typed(
     return list(op.results)
 
 
-def _groups(types: Sequence[Any]) -> list[int]:
+def _groups(types: Sequence[object]) -> list[int]:
     """How many neighbours of equal type there are, padded to `GROUPS`; CompileError if there are more changes of
     type."""
     sizes = [len(list(same)) for _, same in itertools.groupby(types)]
@@ -328,7 +328,7 @@ def _groups(types: Sequence[Any]) -> list[int]:
     return sizes + [0] * (GROUPS - len(sizes))
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b and (a != 0 or str(a) == str(b))  # -0.0 is not 0.0
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -62,15 +62,19 @@ def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
     return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
 
 
+T = TypeVar("T")
+
+
 def _known(
-    s: Stmt, what: Any, find: Callable[[], Any], params: Mapping[str, Buffer], buffers: Mapping[str, Buffer]
-) -> Any:
+    s: Stmt, what: object, find: Callable[[], T], params: Mapping[str, Buffer], buffers: Mapping[str, Buffer]
+) -> T:
     """What is found out about a statement, once for the same memory: most steps of a schedule leave most loops alone,
     so that a step costs what it changes and not what there is."""
     key = what, tuple([(n, buffers[n].shape, n in params) for n in s.used if n in buffers])
     if key not in s.known:
         s.known[key] = find()
-    return s.known[key]
+    found: T = s.known[key]
+    return found
 
 
 # ---- scopes and sums -----------------------------------------------------------------------------------------------

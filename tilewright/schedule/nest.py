@@ -89,7 +89,7 @@ class Stmt:
         return tuple(sorted(self.facts.reads | self.facts.writes))
 
     @kept
-    def known(self) -> dict[Any, Any]:
+    def known(self) -> dict[object, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
 

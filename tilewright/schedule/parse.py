@@ -67,7 +67,7 @@ def parse_nest(text: str, machine: Machine | None = None) -> Nest:
     return _Parser(machine or Machine()).function(module.body[0])
 
 
-def _fail(node: Any, expected: str) -> NoReturn:
+def _fail(node: ast.AST | None, expected: str) -> NoReturn:
     """Raise the error: where, what was expected, what is there."""
     found = ""
     if isinstance(node, ast.AST) and hasattr(node, "lineno"):

@@ -49,7 +49,7 @@ def _gone(alive: _Alive) -> None:
             del _INTERNED[alive.key]
 
 
-def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[object, ...]) -> _Node:
+def interned(kind: type[_Node], fields: tuple[object, ...], key: tuple[object, ...]) -> _Node:
     """The one node of a class with these fields; `key` tells apart what must be."""
     alive = _INTERNED.get(key)
     found: Any = alive() if alive is not None else None
@@ -84,7 +84,7 @@ class Expr:
     #: what it is computed of (the fields `Op.args`, `Load.indices`)
     parts: tuple[Expr, ...] = ()
 
-    def __new__(cls, *fields: Any) -> Self:
+    def __new__(cls, *fields: object) -> Self:
         return interned(cls, fields, (cls, *fields))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -472,7 +472,9 @@ def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | Non
         return None
 
 
-def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds(
+    e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     if isinstance(e, Const):
         return e.value, e.value
     if isinstance(e, Var):
@@ -485,7 +487,9 @@ def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any])
     return found
 
 
-def _bounds_if_decided(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds_if_decided(
+    e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     """None where it hangs on sizes that are not known: of a minimum the other operand still bounds one side."""
     try:
         return _bounds(e, ranges, known)
@@ -493,7 +497,9 @@ def _bounds_if_decided(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[
         return None
 
 
-def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds_of_op(
+    e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     terms, constant = linear(e)
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
         low = high = constant

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from ..targets.accelerator.plan import Planned, planned
 from ..targets.base import find
 from ..tensor.kernel import Kernel
 from .measure import NoRunners, Outcome
-
-if TYPE_CHECKING:
-    from ..tensor.kernel import Kernel
 
 #: the targets and selections of this process
 _targets: dict[str, Any] = {}

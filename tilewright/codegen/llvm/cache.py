@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class KernelCache:
         used(path)
         return found
 
-    def put(self, key: str, data: bytes, stats: dict[str, Any]) -> None:
+    def put(self, key: str, data: bytes, stats: Mapping[str, object]) -> None:
         """Store an object. A cache that cannot be written (read-only, full disk) is no error: the result exists."""
         head = json.dumps(stats).encode()
         rest = head + data

@@ -103,7 +103,7 @@ def named(name: str) -> Any:
     return attrgetter(attribute)(import_module(module))
 
 
-def to_message(machine: LlvmMachine) -> dict[str, Any]:
+def to_message(machine: LlvmMachine) -> dict[str, object]:
     """What `from_message` makes the machine of in another process."""
     kind = type(machine)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": machine.to_json()}

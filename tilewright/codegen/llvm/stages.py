@@ -99,7 +99,7 @@ def _inside_named(text: str) -> str:
     return text[text.index("\n") + 1 : text.rindex("}")]
 
 
-def _read_info(attributes: Any) -> KernelInfo:
+def _read_info(attributes: ir.OpAttributeMap) -> KernelInfo:
     packs = {}
     for p in ir.ArrayAttr(attributes["tw.packs"]):
         splits = tuple(tuple(ir.DenseI64ArrayAttr(s)) for s in ir.ArrayAttr(p["splits"]))

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest
 from ...tensor.expr import CASTS, Buffer, Op
 from .open_sizes import OpenSizes
 from .values import Value, Vector, constant_text, element, type_text
+
+_V = TypeVar("_V")
 
 
 class Builder:
@@ -33,7 +35,7 @@ class Builder:
         self._made: dict[Hashable, str] = {}
         self._loaded: dict[str, dict[Hashable, Value]] = {}
         #: for each scope what ends with it
-        self._inside: list[list[tuple[dict[Any, Any], Hashable]]] = [[]]
+        self._inside: list[list[tuple[dict[Hashable, Any], Hashable]]] = [[]]
         self._indent = ""
         self._count = 0
         self.sizes = OpenSizes(self.at_first)
@@ -69,7 +71,7 @@ class Builder:
             self._keep(self._made, key, name)
         return name
 
-    def _keep(self, known: dict[Any, Any], key: Hashable, made: str | Value) -> None:
+    def _keep(self, known: dict[Hashable, _V], key: Hashable, made: _V) -> None:
         """Remember what was made until the scope ends."""
         known[key] = made
         self._inside[-1].append((known, key))

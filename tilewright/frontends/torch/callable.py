@@ -8,7 +8,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from ...support.formulas import evaluate, formula
 from ...support.sizes import Size
 from . import arrays
 from .node import FxTensor, is_complex
+
+_T = TypeVar("_T")
 
 
 class CallingConvention:
@@ -58,10 +60,10 @@ class CallingConvention:
         """Without what only the import needs."""
         return {k: v for k, v in self.__dict__.items() if k not in ("specs", "by_target", "returned")}
 
-    def outputs(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
+    def outputs(self, results: Sequence[_T]) -> list[tuple[str, _T]]:
         """Names and values of what the graph returns; `results` are `FxTensor`s (or nodes that stand for them), or what
         the program returns as it is."""
-        made: list[tuple[str, Any]] = []
+        made: list[tuple[str, _T]] = []
         names = iter(self.result_names)
         self.results = []
         for spec, value, returned in zip(self.specs, results, self.returned, strict=True):
@@ -123,7 +125,9 @@ class TorchExecutable:
                 to.copy_(value)
         return out
 
-    def _results(self, results: list[Any], tensors: dict[str, torch.Tensor], given: list[np.ndarray]) -> list[Any]:
+    def _results(
+        self, results: list[np.ndarray], tensors: dict[str, torch.Tensor], given: list[np.ndarray]
+    ) -> list[Any]:
         """What the module returns, flat; tensors that it changes are changed."""
         flat: list[Any] = []
         for kind, *what in self.call.results:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
@@ -20,6 +20,9 @@ from torch.utils import _pytree as pytree
 from ...support.errors import UnsupportedError, UsageError
 from ...support.sizes import Dim
 from .symbols import Open, formula_of, linear
+
+if TYPE_CHECKING:
+    import sympy
 
 #: results may differ by this part of the largest one: operators are computed by parts here, as a whole there
 _CLOSE = {torch.float64: 1e-6, torch.float16: 0.05, torch.bfloat16: 0.2}
@@ -138,7 +141,7 @@ def places(
     }
 
 
-def _opens(dim: Any) -> bool:
+def _opens(dim: object) -> bool:
     """Whether a dimension has to stay open, and can be 2."""
     if dim is None or isinstance(dim, int) or getattr(getattr(dim, "type", None), "name", "") in ("AUTO", "STATIC"):
         return False
@@ -155,7 +158,7 @@ def check_ends(
     args: tuple[object, ...],
     kwargs: dict[str, Any],
     opened: Sequence[Open],
-    ends: Iterable[Mapping[Any, int]],
+    ends: Iterable[Mapping[sympy.Symbol, int]],
 ) -> None:
     """UnsupportedError unless the program gives what the module does, where symbols are these numbers."""
     flat, spec = pytree.tree_flatten((args, kwargs))
@@ -180,9 +183,9 @@ def check_ends(
             )
 
 
-def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[Any, int]:
+def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[sympy.Symbol, int]:
     """What symbols are in the examples."""
-    found: dict[Any, int] = {}
+    found: dict[sympy.Symbol, int] = {}
     for x, shape in zip(flat, shapes, strict=True):
         for d, n in zip(shape or (), getattr(x, "shape", ()), strict=False):
             told = linear(formula_of(d))
@@ -191,7 +194,7 @@ def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[Any, int]:
     return found
 
 
-def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[Any, int]) -> torch.Tensor:
+def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[sympy.Symbol, int]) -> torch.Tensor:
     """An example of another size: its first elements, or all of them again and again."""
     for axis, d in enumerate(shape):
         size = int(formula_of(d).subs(sizes))
@@ -210,7 +213,7 @@ def _quiet(module: torch.nn.Module, *args: object, **kwargs: object) -> Any:
 class _Traced(torch.fx.Interpreter):
     """A program as PyTorch runs it for some numbers of symbols; `other` if a tensor has not the shape that it says."""
 
-    def __init__(self, program: ExportedProgram, sizes: Mapping[Any, int]) -> None:
+    def __init__(self, program: ExportedProgram, sizes: Mapping[sympy.Symbol, int]) -> None:
         super().__init__(program.graph_module)
         self.program, self.sizes, self.other = program, sizes, False
 

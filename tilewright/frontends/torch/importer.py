@@ -54,7 +54,7 @@ class TorchImporter:
     """Imports a graph module: `inputs` are (name, type) of those placeholders that are arguments, `known` the arrays of
     the others. `sizes` has numbers for symbols of dimensions."""
 
-    def __init__(self, inputs: Sequence[tuple[str, Type]], known: Mapping[str, Any], sizes: Known) -> None:
+    def __init__(self, inputs: Sequence[tuple[str, Type]], known: Mapping[str, np.ndarray], sizes: Known) -> None:
         families.load()
         self.make = Maker(inputs, "torch")
         self.known, self.sizes = known, sizes
@@ -122,7 +122,7 @@ class TorchImporter:
             return found  # the graph of a branch or of a loop
         return self._constant(arrays.view(found), "constant")
 
-    def _constant(self, array: Any, name: str) -> Any:
+    def _constant(self, array: np.ndarray, name: str) -> Any:
         if not isinstance(array, np.ndarray):
             return array  # a number or None
         return FxTensor(self.make.constant(fixed(array, name), name), from_array(array))
@@ -255,7 +255,7 @@ class TorchImporter:
             return Type((*shape, 2), COMPLEX[value.dtype])
         return Type(shape, dtype_of(value.dtype))
 
-    def size(self, d: Any) -> int:
+    def size(self, d: int | torch.SymInt) -> int:
         """A dimension as a number or a size."""
         return d if isinstance(d, int) else size_of(formula_of(d), self.sizes)
 
@@ -272,7 +272,7 @@ class TorchImporter:
         return out if several else out[0]
 
 
-def _computed(x: Any) -> bool:
+def _computed(x: object) -> bool:
     """Whether one of the arguments is a number that is known at run time only."""
     return any(map(_computed, x)) if isinstance(x, list) else isinstance(x, Size | RunTimeNumber)
 
@@ -298,7 +298,7 @@ def host_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     return find_on_host(name.removeprefix("complex."))
 
 
-def _has_failed(x: Any) -> bool:
+def _has_failed(x: object) -> bool:
     return any(map(_has_failed, x)) if isinstance(x, list) else x is FAILED
 
 

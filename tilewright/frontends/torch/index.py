@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -77,7 +76,7 @@ def _everything(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> b
     return True
 
 
-def _counts(node: Any) -> bool:
+def _counts(node: object) -> bool:
     """Whether a node gives 0, 1, 2 ... under some shape."""
     while isinstance(node, torch.fx.Node):
         name = str(node.target).removeprefix("aten.").removesuffix(".default")
@@ -213,7 +212,7 @@ def reduced(
     return floor_divided(n, made, n.cast(count, made.dtype))
 
 
-def neutral(dtype: str, combine: str) -> Any:
+def neutral(dtype: str, combine: str) -> float:
     """What changes nothing when it is added, multiplied, or looked at for the largest or smallest."""
     if combine in ("add", "mul", "none"):
         return int(combine == "mul")

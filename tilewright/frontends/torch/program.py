@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import core_aten_decompositions
@@ -33,6 +33,9 @@ from .node import COMPLEX, DTYPES
 from .number_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 from .tracing import traced, untraced
+
+if TYPE_CHECKING:
+    import sympy
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
 WHOLE = (
@@ -189,7 +192,7 @@ class TorchProgram:
 
     def check_ends(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Run the program, before it is imported, at sizes for which PyTorch does not prove that it is right."""
-        ends: list[dict[Any, int]] = []
+        ends: list[dict[sympy.Symbol, int]] = []
         ones = {o.symbol: 1 for o in self.open if o.range[0] == 1}
         if ones:
             ends += [self._together(o, 1) for o in self.open if o.symbol in ones] + [ones]
@@ -202,7 +205,7 @@ class TorchProgram:
                 self.checked.add(guard)
         check_ends(module, self.exported, args, kwargs, self.open, [dict(e) for e in {tuple(e.items()) for e in ends}])
 
-    def _together(self, opened: Open, number: int) -> dict[Any, int]:
+    def _together(self, opened: Open, number: int) -> dict[sympy.Symbol, int]:
         """All symbols of a dimension as one number."""
         return {o.symbol: number for o in self.open if o.dim == opened.dim}
 
@@ -224,7 +227,7 @@ class TorchProgram:
         found: torch.Tensor = next(n for n in self.exported.graph.nodes if n.name == name).meta["val"]
         return found
 
-    def _known(self) -> dict[Any, int]:
+    def _known(self) -> dict[sympy.Symbol, int]:
         """The sizes that symbols are in this compilation."""
         space = current()
         if space is None:
@@ -232,9 +235,9 @@ class TorchProgram:
         sizes = {d.name: s for d, s in zip(space.dims, space.symbols, strict=True)}
         return {o.symbol: o.of(sizes[o.dim.name]) for o in self.open}
 
-    def _given(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any, int]:
+    def _given(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[sympy.Symbol, int]:
         """The sizes that symbols are if inputs have these shapes. UsageError where they do not fit."""
-        known: dict[Any, int] = {}
+        known: dict[sympy.Symbol, int] = {}
         for name, shape in shapes.items():
             if name not in self.inputs or len(self._meta(name).shape) != len(shape):
                 raise UsageError(

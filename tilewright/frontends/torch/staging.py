@@ -13,7 +13,7 @@ import importlib.util
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from . import arrays
 from .importer import TorchImporter, host_function
 from .node import COMPLEX, DTYPES, FxTensor, is_complex, report
 from .program import TorchProgram
+
+if TYPE_CHECKING:
+    import sympy
 
 #: what an action is called, as an operator of `support.host_operators`
 KIND = "torch"
@@ -166,9 +169,9 @@ class TorchSubgraphImporter(TorchImporter):
         inputs = {n: from_array(self.entries[n]) for n in read if self.entries.get(n) is not None}
         super().__init__(list(inputs.items()), source.program.known, self._symbols(source))
 
-    def _symbols(self, source: TorchSource) -> dict[Any, int]:
+    def _symbols(self, source: TorchSource) -> dict[sympy.Symbol, int]:
         """Sizes that depend on data, as what is there tells them."""
-        found: dict[Any, int] = {}
+        found: dict[sympy.Symbol, int] = {}
         for node in source.graph.nodes:
             values = node.meta.get("val")
             several = isinstance(values, (list, tuple))

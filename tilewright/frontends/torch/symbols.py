@@ -24,7 +24,7 @@ Known = Mapping[sympy.Symbol, int]
 #: upper ends from here on are none
 ENDLESS = 1 << 40
 
-_ARITHMETIC: dict[type, Callable[..., Any]] = {
+_ARITHMETIC: dict[type, Callable[..., int]] = {
     sympy.Add: lambda *xs: sum(xs),
     sympy.Mul: lambda *xs: prod(xs),
     sympy.Pow: pow,
@@ -41,7 +41,7 @@ _ARITHMETIC: dict[type, Callable[..., Any]] = {
     sympy.Min: lambda *xs: reduce(smaller, xs),
     formulas.Identity: lambda a: a,
 }
-_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
     sympy.Eq: same,
     sympy.Ne: lambda a, b: not same(a, b),
     sympy.StrictLessThan: lambda a, b: a < b,
@@ -143,7 +143,7 @@ def linear(formula: Formula) -> tuple[sympy.Symbol, int, int] | None:
 
 
 def open_dimensions(
-    inputs: Mapping[str, Sequence[Any]],
+    inputs: Mapping[str, Sequence[int | torch.SymInt]],
     ranges: Mapping[Any, Any],
     names: Mapping[str, str],
     ours: Mapping[str, Dim],

@@ -7,6 +7,7 @@ all the way by themselves, each on a core.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from torch_mlir import ir
 
@@ -33,7 +34,7 @@ def _kept_parts(description: CpuDescription) -> dict[str, Scheduled]:
     return _parts[1]
 
 
-def make_kernel(text: str, description: CpuDescription) -> tuple[MemoEntry | Divided, bytes, dict[str, object]]:
+def make_kernel(text: str, description: CpuDescription) -> tuple[MemoEntry | Divided, bytes, dict[str, Any]]:
     """What is made of a kernel (a ``func.func`` on tensors) by the default rules, its object, and the statistics of
     `compile_kernel`, with the seconds of each stage as ``stages``; or the parts that it is better cut into, and no
     object. Raises what the stages raise."""
