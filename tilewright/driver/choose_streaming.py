@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, prod
 from typing import TypeVar
 
@@ -94,7 +95,7 @@ class Streamer:
         """The chains to make; none if the graph is well as it is."""
         self.read()
         self.infos = {n: (inplace_positions(nest), local_bytes(nest.body)) for n, nest in self.nests.items()}
-        cut = {n: decided(lambda k=k: row_kernel(k)) for n, k in self.kernels.items()}  # type: ignore[misc]
+        cut = {n: decided(partial(row_kernel, k)) for n, k in self.kernels.items()}
         self.rows = {n: r for n, r in cut.items() if not isinstance(r, str) and self.worth(r)}
         if not self.rows:
             return []

@@ -45,7 +45,7 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        return self.expr.dtype  # type: ignore[attr-defined]
+        return self.expr.dtype
 
     def __add__(self, other: Operand) -> Value:
         return _binary("add", self, other)
@@ -218,14 +218,14 @@ def compute(shape: Sequence[int], body: Callable[..., Operand | _Reduction], nam
     result = body(*[Value(i) for i in index])
     dims = [(v, n) for v, n in zip(variables_, sizes, strict=True) if n != 1]
     if isinstance(result, _Reduction):
-        dtype = result.value.dtype  # type: ignore[attr-defined]
+        dtype = result.value.dtype
         axes = [(a.name, a.extent) for a in result.axes if a.extent != 1]
         update = Op(result.combiner, (Load(label, index, dtype), result.value), dtype)
         target, dims, reduction = Target(label, index, update, result.init), dims + axes, tuple(a for a, _ in axes)
         expr: Expr = result.value
     else:
         expr = _value(result).expr
-        dtype, reduction = expr.dtype, ()  # type: ignore[attr-defined]
+        dtype, reduction = expr.dtype, ()
         target = Target(label, index, expr)
     loose = variables(expr) - {v for v, _ in dims}
     if loose:

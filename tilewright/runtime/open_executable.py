@@ -144,15 +144,16 @@ class OpenExecutable(Executable):
         if bound is None or bound.forms is None:
             return None
         results = [make() for make in bound.makers]
-        context = cast(base.FormedContext, self._take())
+        context = self._take()
+        formed = cast(base.FormedContext, context)
         try:
-            context.resize(bound.address, bound.arena)
-            context.expect(bound.forms)
-            done = context.enter(*args, *results)  # type: ignore[attr-defined]
+            formed.resize(bound.address, bound.arena)
+            formed.expect(bound.forms)
+            done = context.enter(*args, *results)
             if done > 1:
-                context.judge()  # type: ignore[attr-defined]
+                context.judge()
         finally:
-            self._give(context)  # type: ignore[arg-type]
+            self._give(context)
         return results if done else None
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Callable[[Sequence[int], Sequence[int]], None]:

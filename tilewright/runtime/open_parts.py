@@ -227,13 +227,13 @@ class SubgraphVersions(Versions[Key, SpecializedSubgraph, OpenPart]):
         versions = sum(p.signature == signature for p in self.open)
         if len(runs) < 2 or versions >= MOST_OPEN or self.refusals[signature] >= MOST_REFUSALS:
             return
-        tried: list[SizePattern | None] = [None]
+        tried: list[SizePattern] = []
         for related in (False, True):
             for near in (False, True):
                 form = SizePattern.of(runs, related, near)
-                if form not in tried:
+                if form is not None and form not in tried:
                     tried.append(form)
-                    yield form  # type: ignore[misc]
+                    yield form
 
     def refused(self, key: Key) -> None:
         """None of the `forms` can be compiled."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 
-from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
+from ..support.sizes import Undecided, at_most, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
     Const,
     Expr,
@@ -270,7 +270,7 @@ def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
     """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
     tiles = [f for f in body.loops if f.kind in ("unroll", "vector")]
     trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
-    return any(n is not None and surely(lambda n=n: n <= 0) for n in trips)  # type: ignore[misc]
+    return any(n is not None and at_most(n, 0) for n in trips)
 
 
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:

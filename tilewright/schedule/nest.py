@@ -407,9 +407,8 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
         return f(with_children(s, (new[0] or Seq(()), *[n for n in new[1:] if n is not None])))
     if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
         return f(with_children(s, (new[0] or Seq(()),)))
-    if any(n is None for n in new):
-        return None
-    return f(with_children(s, tuple(new)))  # type: ignore[arg-type]
+    whole = [n for n in new if n is not None]
+    return f(with_children(s, tuple(whole))) if len(whole) == len(new) else None
 
 
 def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:

@@ -106,8 +106,9 @@ def _end(child: children.Child) -> None:
     child.kill()
     child.wait()
     for stream in (child.stdin, child.stdout):
+        assert stream is not None
         with contextlib.suppress(OSError):
-            stream.close()  # type: ignore[union-attr]
+            stream.close()
     child.lifeline.close()
 
 

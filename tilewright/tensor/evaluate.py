@@ -87,7 +87,7 @@ def _constant(e: Const) -> Array:
 
 def _operation(e: Op, args: list[Array]) -> Array:
     name, _, predicate = e.op.partition(".")
-    operand: str = e.args[0].dtype  # type: ignore[attr-defined]
+    operand: str = e.args[0].dtype
     if name == "cmpf":
         return _lookup(_CMPF, predicate, e)(*(_wide(a) for a in args))
     if name == "cmpi":

@@ -73,7 +73,7 @@ def interned(kind: type[_Node], fields: tuple[object, ...], key: tuple[object, .
                 alive.key = key
                 _INTERNED[key] = alive
         _RECENT.append(found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 class Expr:
@@ -315,8 +315,8 @@ def floordiv(a: Expr, b: Expr) -> Expr:
             return Op("floordivsi", (a, b), "index")
     if y and less(0, y):
         whole, rest = split_multiple(a, y)
-        if whole is not None and const_value(rest) is not None:
-            return add(whole, Const(const_value(rest) // y, "index"))  # type: ignore[operator]
+        if whole is not None and (left := const_value(rest)) is not None:
+            return add(whole, Const(left // y, "index"))
     return Op("floordivsi", (a, b), "index")
 
 
@@ -328,8 +328,8 @@ def mod(a: Expr, b: Expr) -> Expr:
         return Const(x % y, "index")
     if y and less(0, y):
         _, rest = split_multiple(a, y)
-        if const_value(rest) is not None:
-            return Const(const_value(rest) % y, "index")  # type: ignore[operator]
+        if (left := const_value(rest)) is not None:
+            return Const(left % y, "index")
         if rest is not a:
             return mod(rest, b)
     return Op("remsi", (a, b), "index")  # indices are never negative where mod is used
@@ -422,16 +422,15 @@ def merge_divisions(terms: dict[Expr, int], ranges: dict[str, tuple[int, int]] |
     """``c*n * (x // n) + c * (x % n)`` is ``c * x``; also where x is ``y // m``, and ``x // n`` is written
     ``y // (m*n)`` or, by the `ranges` of variables, with a common factor left out."""
     for t, c in list(terms.items()):
-        n = const_value(t.args[1]) if isinstance(t, Op) and t.op == "remsi" and terms.get(t) == c else None
-        if not n:
+        if not isinstance(t, Op) or t.op != "remsi" or terms.get(t) != c or not (n := const_value(t.args[1])):
             continue
-        x: Expr = t.args[0]  # type: ignore[attr-defined]
+        x = t.args[0]
         inner = const_value(x.args[1]) if isinstance(x, Op) and x.op == "floordivsi" else None
         y, d = (x.args[0], inner * n) if isinstance(x, Op) and inner else (x, n)
         for whole, k in list(terms.items()):
             if k != c * n or not isinstance(whole, Op) or whole.op != "floordivsi":
                 continue
-            if whole.args == (x, t.args[1]) or _same_quotient(whole, y, d, ranges or {}):  # type: ignore[attr-defined]
+            if whole.args == (x, t.args[1]) or _same_quotient(whole, y, d, ranges or {}):
                 del terms[t], terms[whole]
                 for part, q in linear(x)[0].items():
                     terms[part] = terms.get(part, 0) + c * q
@@ -646,8 +645,8 @@ def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, i
         reduced = _simplify_division(op, smaller, Const(n // common, "index"), ranges)
         return reduced if op == "floordivsi" else reduced * common
     if op == "floordivsi":
-        if isinstance(a, Op) and a.op == "floordivsi" and const_value(a.args[1]):
-            return _simplify_division(op, a.args[0], b * const_value(a.args[1]), ranges)  # type: ignore[operator]
+        if isinstance(a, Op) and a.op == "floordivsi" and (inner := const_value(a.args[1])):
+            return _simplify_division(op, a.args[0], b * inner, ranges)
         return floordiv(a, b)
     return mod(a, b)
 

@@ -267,9 +267,10 @@ class _Generic:
             for n, e in zip(x.shape, m.results, strict=True):
                 if isinstance(e, ir.AffineDimExpr):
                     sizes[e.position] = n
-        if None in sizes:
+        found = [n for n in sizes if n is not None]
+        if len(found) != rank:
             raise CompileError("a loop without an extent", stage="interpret", operator=str(self.op.location))
-        return sizes  # type: ignore[return-value]
+        return found
 
     def grid(self, dims: Sequence[int], point: dict[int, int]) -> dict[int, np.ndarray]:
         """Index arrays of all loops that broadcast over `dims`, with the others fixed by `point`."""
@@ -356,10 +357,10 @@ class _Generic:
         letters = [e.position for e in self.maps[2].results]
         for steps in itertools.product(*[range(self.sizes[d]) for d in stepped]):
             point = dict(zip(stepped, steps, strict=True))
-            parts = [self.window(x, m, point) for x, m in zip(self.ins, self.maps[:2], strict=True)]
-            if any(p is None for p in parts):
+            first, second = (self.window(x, m, point) for x, m in zip(self.ins, self.maps[:2], strict=True))
+            if first is None or second is None:
                 return None
-            (x, i), (y, j) = parts  # type: ignore[misc]
+            (x, i), (y, j) = first, second
             total += np.einsum(x, i, y, j, letters, optimize=True)
         return total
 

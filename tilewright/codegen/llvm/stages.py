@@ -108,4 +108,4 @@ def _read_info(attributes: ir.OpAttributeMap) -> KernelInfo:
     pairs = tuple(tuple(ir.DenseI64ArrayAttr(a)) for a in ir.ArrayAttr(attributes["tw.inplace"]))
     scratch = ir.IntegerAttr(attributes["tw.scratch"]).value
     parallel, divided = (ir.BoolAttr(attributes[f"tw.{name}"]).value for name in ("parallel", "pieces"))
-    return KernelInfo(scratch, packs, parallel, pairs, divided)  # type: ignore[arg-type]
+    return KernelInfo(scratch, packs, parallel, pairs, divided)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,7 +119,7 @@ def hinted(dynamic_shapes: Any) -> Any:
     if isinstance(dynamic_shapes, torch.export.Dim):
         if type(dynamic_shapes).__name__ == "_DerivedDim" or not isinstance(dynamic_shapes.max, int):
             raise NotImplementedError("a dimension that is made of another one, or has no end")
-        return torch.export.Dim.DYNAMIC(min=dynamic_shapes.min, max=dynamic_shapes.max)  # type: ignore[attr-defined]
+        return torch.export.Dim.DYNAMIC(min=dynamic_shapes.min, max=dynamic_shapes.max)
     if isinstance(dynamic_shapes, Mapping):
         return {k: hinted(v) for k, v in dynamic_shapes.items()}
     if type(dynamic_shapes) in (list, tuple):
@@ -172,9 +173,9 @@ def check_ends(
         said = {o.dim.name: o.factor * end[o.symbol] + o.more for o in opened if o.symbol in end}
         where = ", ".join(f"{name} is {size}" for name, size in said.items())
         args, kwargs = pytree.tree_unflatten(given, spec)
-        want = _results(lambda a=args, k=kwargs: _quiet(module, *a, **k), where)  # type: ignore[misc]
+        want = _results(partial(_quiet, module, *args, **kwargs), where)
         traced = _Traced(program, sizes)
-        got = _results(lambda t=traced, g=given: t.user_results(g), where)  # type: ignore[misc]
+        got = _results(partial(traced.user_results, given), where)
         if traced.other or not _same(want, got):
             raise UnsupportedError(
                 f"the module does something else where {where} than for other sizes",

@@ -171,7 +171,7 @@ class Real:
         made: Any = float(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             made = self * made + float(c)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def total(self, body: Callable[[Real], Real], weights: np.ndarray) -> Real:
         """The sum over k of weights[k] body(x)[..., k], where body gets x with one more dimension of size 1."""

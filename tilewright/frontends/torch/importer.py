@@ -288,7 +288,9 @@ def key_of(node: torch.fx.Node, name: str) -> str:
 
 def _by_mask(node: torch.fx.Node) -> bool:
     """Whether a node takes what masks choose: the size of its result depends on data."""
-    values = [i.meta.get("val") for i in node.args[1] if isinstance(i, torch.fx.Node)]  # type: ignore[union-attr]
+    indices = node.args[1]
+    assert isinstance(indices, (list, tuple))
+    values = [i.meta.get("val") for i in indices if isinstance(i, torch.fx.Node)]
     return any(isinstance(v, torch.Tensor) and v.dtype in (torch.bool, torch.uint8) for v in values)
 
 

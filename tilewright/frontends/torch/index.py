@@ -67,7 +67,9 @@ def _everything(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> b
     if len(indices) != x.rank or any(i is None for i in indices):
         return False
     rank, last = max(i.rank for i in indices if i is not None), -1
-    for axis, (i, made) in enumerate(zip(indices, n.node.args[1], strict=True)):  # type: ignore[arg-type]
+    nodes = n.node.args[1]
+    assert isinstance(nodes, (list, tuple))
+    for axis, (i, made) in enumerate(zip(indices, nodes, strict=True)):
         assert i is not None
         wide = [rank - i.rank + k for k, d in enumerate(i.shape) if d != 1]
         if len(wide) != 1 or wide[0] <= last or math.prod(i.shape) != x.shape[axis] or not _counts(made):

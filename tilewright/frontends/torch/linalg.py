@@ -20,7 +20,7 @@ def lapack(name: str, *arrays: np.ndarray) -> Callable[..., Any]:
     import scipy.linalg
 
     (found,) = scipy.linalg.get_lapack_funcs((name,), arrays)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def over_batch(f: Callable[..., Sequence[np.ndarray]], *arrays: np.ndarray, ranks: Sequence[int]) -> list[np.ndarray]:

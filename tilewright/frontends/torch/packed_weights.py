@@ -32,7 +32,8 @@ def weight_int4pack_mm(n: FxNode, x: FxTensor, packed: FxTensor, group: int, sca
     k, columns = x.shape[-1], n.shape[-1]
     codes, both = _codes_of(n, packed, k, columns), known(n, scales_and_zeros)
     n.need(both is not None, "whose scales are computed")
-    scale, zero = (both[..., i].astype(np.float32).T for i in (0, 1))  # type: ignore[index]
+    assert both is not None
+    scale, zero = (both[..., i].astype(np.float32).T for i in (0, 1))
     n.need((scale != 0).all(), "with scales of 0")
     form = (columns, k // group, group)
     numbers = n.cast(n.constant(codes.reshape(form)), "f32")

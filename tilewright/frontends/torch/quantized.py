@@ -67,7 +67,8 @@ def number(n: FxNode, x: Operand | np.ndarray, what: str) -> Any:
     """A number, or a constant of one element as one; NotImported if it is computed."""
     array = known(n, x)
     n.need(array is not None and array.size == 1, f"whose {what} is computed")
-    return array.reshape(-1)[0].item()  # type: ignore[union-attr]
+    assert array is not None
+    return array.reshape(-1)[0].item()
 
 
 # ---- one scale for a tensor ----------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def _dequantized(
     parameters that `along` brings to a shape which broadcasts to x."""
     fits = None if zero is None else _fitting(n, x, zero)
     if scale.dtype == "f32" and (zero is None or fits is not None):
-        return n("dequantize_linear", x, scale, fits, **attributes)  # type: ignore[no-any-return]
+        return n("dequantize_linear", x, scale, fits, **attributes)
     if along is not None:
         scale, zero = along(scale), None if zero is None else along(zero)
     return _times(n, x, scale, zero)
@@ -149,7 +150,7 @@ def _times(n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor | None) -> Fx
     """(x - zero) * scale, in f64 where one of them is that."""
     kind = "f64" if "f64" in (scale.dtype, "" if zero is None else zero.dtype) else "f32"
     centred = n.cast(x, kind) if zero is None else n("sub", n.cast(x, kind), n.cast(zero, kind))
-    return n("mul", centred, n.cast(scale, kind))  # type: ignore[no-any-return]
+    return n("mul", centred, n.cast(scale, kind))
 
 
 def _fitting(n: FxNode, x: FxTensor, zero: FxTensor) -> FxTensor | None:

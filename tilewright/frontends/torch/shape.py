@@ -253,7 +253,9 @@ def diagonal(n: FxNode, x: FxTensor, offset: int = 0, dim1: int = 0, dim2: int =
 def as_strided(
     n: FxNode, x: FxTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> FxTensor:
-    given = n.node.args[0].meta["val"]  # type: ignore[union-attr]
+    node = n.node.args[0]
+    assert isinstance(node, torch.fx.Node)
+    given = node.meta["val"]
     n.need(given.is_contiguous() and not given.storage_offset(), "of a tensor whose memory is not in order")
     n.known(*size, *stride, storage_offset or 0)
     at = np.full((), storage_offset or 0, np.int64)

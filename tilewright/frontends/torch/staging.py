@@ -114,7 +114,9 @@ class TorchSource:
 def producer(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose results an item is taken of."""
     while node.op == "call_function" and node.target is operator.getitem:
-        node = node.args[0]  # type: ignore[assignment]
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        node = source
     return node
 
 
@@ -212,7 +214,7 @@ class TorchSubgraphImporter(TorchImporter):
         if node.op == "placeholder" and source.known(node):
             return self._constant(self.known[node.name], node.name)
         if node.op == "call_function" and node.target is operator.getitem and producer(node) in self.values:
-            return self.values[producer(node)][node.args[1]]  # type: ignore[index]
+            return self.values[producer(node)][node.args[1]]
         found = [self._entry(name, v) for name, v in zip(source.names(node), _values(node), strict=True)]
         return found if isinstance(node.meta.get("val"), (list, tuple)) else found[0]
 

@@ -58,7 +58,7 @@ class NoFormula(Exception):
 def size_of(formula: Formula, known: Known) -> int:
     """The size that a formula is: a `Size`, or an integer. NoFormula, Undecided if there is none."""
     if formula.is_Integer:
-        return int(formula)  # type: ignore[call-overload]
+        return int(formula)
     if isinstance(formula, sympy.Symbol):
         if formula not in known:
             raise NoFormula(f"{formula} is known at run time only")
@@ -137,7 +137,7 @@ def linear(formula: Formula) -> tuple[sympy.Symbol, int, int] | None:
     symbols = list(formula.free_symbols)
     if len(symbols) != 1:
         return None
-    factor, more = formula.coeff(symbols[0]), formula.subs(symbols[0], 0)  # type: ignore[attr-defined]
+    factor, more = formula.coeff(symbols[0]), formula.subs(symbols[0], 0)
     fits = factor.is_Integer and more.is_Integer and factor > 0 and formula == factor * symbols[0] + more
     return (symbols[0], int(factor), int(more)) if fits else None
 

@@ -266,12 +266,11 @@ class State:
                 return new
             if not old.facts.names <= s.facts.names:
                 return s
-            kept = [visit(c) for c in children(s)]
+            before = children(s)
+            kept = [k for c in before if (k := visit(c)) is not None]
             if isinstance(s, Seq):
-                return seq(*kept) if any(k is not None for k in kept) else None
-            if any(k is None for k in kept):
-                return None
-            return with_children(s, tuple(kept))  # type: ignore[arg-type]
+                return seq(*kept) if kept else None
+            return with_children(s, tuple(kept)) if len(kept) == len(before) else None
 
         self.body = visit(self.body) or Seq(())
 

@@ -238,9 +238,10 @@ def all_ours() -> bool:
 
 def _outsider(rule: Rule, kernel: Kernel) -> str | None:
     """What of a rule is from outside the package, in words; None if nothing is."""
-    build = DIRECT.get(kernel.opaque.mnemonic) if kernel.opaque is not None else None
-    if build is not None and not build.__module__.startswith(_PACKAGE) and rule.NAME == "opaque":
-        return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"  # type: ignore[union-attr]
+    if kernel.opaque is not None and rule.NAME == "opaque":
+        build = DIRECT.get(kernel.opaque.mnemonic)
+        if build is not None and not build.__module__.startswith(_PACKAGE):
+            return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"
     return None if getattr(rule, "__name__", "").startswith(_PACKAGE) else f"rule {rule.NAME!r}"
 
 

@@ -82,7 +82,7 @@ class ChipDialect:
     def __init__(self, formats: Formats) -> None:
         self.formats, self.kinds = formats, kinds(formats)
         name = formats.chip.name
-        dialect: Any = type(name, (ext.Dialect,), {}, name=name)  # type: ignore[call-overload]
+        dialect: Any = type(name, (ext.Dialect,), {}, name=name)
         self.token_type = type("Token", (dialect.Type,), {"__annotations__": {}}, name="token")
         for kind in self.kinds.values():
             _operation(dialect, self.token_type, kind, formats)

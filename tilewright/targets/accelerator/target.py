@@ -229,7 +229,7 @@ class AbsentChip(ChipTarget):
 
 def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
     """Parameters from text; UsageError for one that the chip has not."""
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind)}
     found = {}
     for name, text in parameters.items():
         if name not in known:
