@@ -136,7 +136,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_writable(
-    path: Path | None, what: str, suffixes: Sequence[str] = (), reads: Iterable[str | os.PathLike | None] = ()
+    path: Path | None, what: str, suffixes: Sequence[str] = (), reads: Iterable[str | os.PathLike[str] | None] = ()
 ) -> None:
     """UsageError if a file cannot be written to `path`: asked before minutes are spent on making its content.
 
@@ -170,7 +170,7 @@ def check_writable(
     raise UsageError(f"cannot write {what} to {str(path)!r}: {reason}", stage="command line")
 
 
-def _same_file(a: str | os.PathLike, b: str | os.PathLike) -> bool:
+def _same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Whether two names are one file: equal, linked, or the second name of the same content."""
     try:
         return os.path.samefile(a, b)
@@ -275,7 +275,7 @@ def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> No
             raise UsageError(f"--{name.replace('_', '-')} has no meaning {why}", stage="command line", hint=hint)
 
 
-def with_compile_options(command: Callable) -> Callable:
+def with_compile_options(command: Callable[..., object]) -> Callable[..., object]:
     """Replace the parameter `options` of a command by one command-line option for each option of a compilation."""
     shared = {p.name: p for p in _PARAMETERS}
     own = inspect.signature(command, eval_str=True).parameters

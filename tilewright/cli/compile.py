@@ -345,7 +345,7 @@ def check_source(
     options: dict[str, Any],
     given: dict[str, np.ndarray] | None = None,
     runs: int = 1,
-) -> Callable | None:
+) -> Callable[[dict[str, np.ndarray]], tuple[dict[str, np.ndarray], Callable[[], dict[str, float]]]] | None:
     """How to get the expected outputs of the last of so many runs from the inputs, and what `data.compare` asks of
     quanta; None without --check. Files are read before compiling."""
     if check is None:
@@ -386,7 +386,7 @@ def check_source(
             known = {name: outputs[following] for name, following in states.items()}
         return {name: array for name, array in outputs.items() if name not in states.values()}
 
-    def expected_of(inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Callable]:
+    def expected_of(inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Callable[[], dict[str, float]]]:
         expected = outputs_of(inputs)
         return expected, lambda: allowed(graph, lambda change: outputs_of(inputs, change), expected)
 

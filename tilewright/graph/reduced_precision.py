@@ -17,6 +17,7 @@ from .cse import Cse
 from .layout import to_last
 from .passes import PassReport, register
 from .rewrite import (
+    Pattern,
     Rewriter,
     Rewritten,
     defined_by,
@@ -98,7 +99,7 @@ class _Narrowing:
             self.symbols[rw.symbol(value)] = rw.symbol(new)
         return new
 
-    def contractions(self):
+    def contractions(self) -> Pattern:
         @pattern("matmul", "conv")
         def contraction(rw: Rewriter, op: ir.Operation) -> Rewritten:
             x, w, *rest = dialect.arguments(op)
@@ -133,7 +134,9 @@ class _Narrowing:
             return rw.constant(np.pad(array, [(0, n) for n in more]), rw.symbol(value))
         return rw.create("pad", value, low=(0,) * len(more), high=more)
 
-    def padded_channels(self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list) -> Rewritten:
+    def padded_channels(
+        self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list[ir.Value | None]
+    ) -> Rewritten:
         """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs; the first
         one of a model, whose input has the channels first, sums pairs of neighbouring columns instead."""
         attrs = dialect.attributes(op)
@@ -151,7 +154,9 @@ class _Narrowing:
         x = rw.create("pad", self.narrow(rw, x), **extra)
         return rw.again(op, [x, small, *rest], dtype="f32", pads=(0,) * len(pads))[0]
 
-    def padded_columns(self, rw: Rewriter, op: ir.Operation, x: ir.Value, weights: np.ndarray, rest: list) -> Rewritten:
+    def padded_columns(
+        self, rw: Rewriter, op: ir.Operation, x: ir.Value, weights: np.ndarray, rest: list[ir.Value | None]
+    ) -> Rewritten:
         """A convolution of x with its channels first; an odd kernel gets one more column, of zeros."""
         attrs, rank = dialect.attributes(op), weights.ndim
         more = weights.shape[-1] % 2
@@ -172,7 +177,7 @@ class _Narrowing:
         pads = (0,) * len(attrs["pads"])
         return rw.again(op, [x, small, *rest], dtype="f32", pads=pads, x_layout="nchw")[0]
 
-    def attention(self):
+    def attention(self) -> Pattern:
         @pattern("attention")
         def attention(rw: Rewriter, op: ir.Operation) -> Rewritten:
             q, k, v, *mask = dialect.arguments(op)
@@ -186,7 +191,7 @@ class _Narrowing:
 
         return attention
 
-    def weights(self):
+    def weights(self) -> Pattern:
         @pattern("matmul", "conv")
         def weight(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """matmul(x, w) -> matmul(x, w in f16)"""
@@ -200,7 +205,7 @@ class _Narrowing:
 
     # ---- between kernels ----
 
-    def moves(self):
+    def moves(self) -> list[Pattern]:
         small = self.small
 
         @pattern("cast")

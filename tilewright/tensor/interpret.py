@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -148,7 +149,7 @@ class _Interpreter:
         return "f64" if self.float64 and name in FLOATS else name
 
     def run(self, op: ir.Operation) -> None:
-        rule: Callable | None = getattr(self, "_" + op.name.replace(".", "_"), None)
+        rule: Callable[..., Any] | None = getattr(self, "_" + op.name.replace(".", "_"), None)
         if op.name.startswith("tw."):
             rule = self.operator
         if rule is None:

@@ -133,14 +133,14 @@ class PlanMeter:
                 hint="if memory was short, set TILEWRIGHT_JOBS lower; what was measured is kept",
             ) from None
 
-    def measure(self, kernel: Kernel, default: Any, candidates: Sequence[Any]) -> list[Outcome]:
+    def measure(self, kernel: Kernel, default: Any, candidates: Sequence[Any]) -> list[Outcome[Any]]:
         """The outcome of each; `kernel` stands where other meters have a `Subject`."""
         base = self.ask(cycles, kernel, default.plan)
         if isinstance(base, str):
             raise CompileError(f"the default plan has no program: {base}", stage="tune")
         return [self.outcome(c, self.ask(cycles, kernel, c.plan), base) for c in candidates]
 
-    def outcome(self, candidate: Any, found: int | str, base: int) -> Outcome:
+    def outcome(self, candidate: Any, found: int | str, base: int) -> Outcome[Any]:
         if isinstance(found, str):
             return Outcome(candidate, "build", why=found)
         return Outcome(candidate, "ok", found / self.clock, found / base)

@@ -90,7 +90,7 @@ class RunnerProcess:
     """A process that runs candidates; started when first used, and again after it died."""
 
     def __init__(self) -> None:
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the runner)
 
     def ask(self, request: Request, timeout: float) -> RunnerReply:
@@ -128,7 +128,7 @@ class RunnerProcess:
         finally:
             done.set()
 
-    def _start(self) -> subprocess.Popen:
+    def _start(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:
             self.process = children.start(
                 "from tilewright.tune.runner import main; main()",

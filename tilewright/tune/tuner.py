@@ -308,7 +308,7 @@ class Tuner:
         begin, done = time.monotonic(), 0
         if self.model is not None:
             self.others = self.database.samples(self.machine)
-        running: dict[Future, tuple[int, list[Candidate]]] = {}
+        running: dict[Future[list[Outcome[Candidate]] | TilewrightError], tuple[int, list[Candidate]]] = {}
         pool = ThreadPoolExecutor(self.meter.workers)
         try:
             while True:
@@ -355,7 +355,7 @@ class Tuner:
         self.progress[i].finished = not batch
         return batch
 
-    def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome] | TilewrightError:
+    def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome[Candidate]] | TilewrightError:
         """The outcomes of a batch; the error if not even the default schedule can be built."""
         try:
             return self.meter.measure(self.subject(i), self.searches[i].space.default, batch)
@@ -368,7 +368,7 @@ class Tuner:
         """What the meter measures."""
         return self.tasks[i].subject(self.target.name, self.options.thread_count)
 
-    def _learn(self, i: int, outcomes: list[Outcome] | TilewrightError) -> None:
+    def _learn(self, i: int, outcomes: list[Outcome[Candidate]] | TilewrightError) -> None:
         """Keep what was measured, and see whether there is a new winner."""
         search, progress, entry = self.searches[i], self.progress[i], self.report.tasks[i]
         if isinstance(outcomes, TilewrightError):  # there is nothing to compare with
@@ -384,7 +384,7 @@ class Tuner:
         progress.after(len(outcomes), entry.ratio)
 
     @staticmethod
-    def _measurement(search: Search, o: Outcome) -> Measurement:
+    def _measurement(search: Search, o: Outcome[Candidate]) -> Measurement:
         return Measurement(
             o.candidate.decisions, o.candidate.digest, o.status, o.seconds, o.ratio, search.features(o.candidate)
         )

@@ -16,13 +16,17 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...support.canonical import CANONICALIZE
 from ...support.errors import CompileError
 from ...support.forks import wait_for
 from .llvm_text import to_llvm22
 from .machine import LlvmMachine
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+    from torch_mlir import ir
 
 #: bytes to which the calling conventions align a stack
 STACK = 16
@@ -77,7 +81,7 @@ class _Lowering:
         self.context.enable_multithreading(False)
         self.passes: dict[int, Any] = {}
 
-    def run(self, module, index_bits: int) -> None:
+    def run(self, module: ir.Module, index_bits: int) -> None:
         """Lower a module of this context. It is verified once, at the end: between two passes it took longer than they
         did (measured)."""
         from torch_mlir import passmanager
@@ -153,14 +157,14 @@ def narrow(text: str) -> str:
     )
 
 
-def _check_lowered(module, symbol: str) -> None:
+def _check_lowered(module: ir.Module, symbol: str) -> None:
     """The translation crashes on operations outside the llvm dialect: refuse them by name. What LLVM is told about a
     loop, the lowering leaves under a name that the translation does not read: give it the other one."""
     from torch_mlir import ir
 
     left: list[str] = []
 
-    def visit(op) -> ir.WalkResult:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
         if name == "llvm.br":
             if "llvm.loop_annotation" in op.attributes:
@@ -180,7 +184,7 @@ def _check_lowered(module, symbol: str) -> None:
         )
 
 
-def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
+def _set_attributes(module: ir.Module, symbol: str, vector_bytes: int) -> None:
     """Hide helpers (two kernels may have helpers of one name), and say that nothing here unwinds.
 
     Threads' stacks begin anywhere that is a multiple of 16. LLVM aligns registers that it keeps there no better of its
@@ -191,7 +195,7 @@ def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
     attributes = ir.Attribute.parse(f'["nounwind"{aligned}]')
     found = False
 
-    def visit(op) -> ir.WalkResult:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal found
         if op.name != "llvm.func":
             return ir.WalkResult.ADVANCE
@@ -210,11 +214,11 @@ def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
 
 
 @contextmanager
-def _diagnostics(context) -> Iterator[list[str]]:
+def _diagnostics(context: ir.Context) -> Iterator[list[str]]:
     """Collect MLIR's messages, which would go to stderr otherwise."""
     messages: list[str] = []
 
-    def take(diagnostic) -> bool:
+    def take(diagnostic: ir.Diagnostic) -> bool:
         messages.append(f"{diagnostic.location}: {diagnostic.message}")
         return True
 
@@ -245,7 +249,7 @@ def initialize_llvm(triple: str) -> None:
             _initialized.add("all")
 
 
-def target_machine(machine: LlvmMachine):
+def target_machine(machine: LlvmMachine) -> llvm.TargetMachine:
     """LLVM's own object for a machine."""
     from llvmlite import binding as llvm
 
@@ -281,7 +285,7 @@ def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
     return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
 
 
-def _optimized(text: str, machine: LlvmMachine, maker):
+def _optimized(text: str, machine: LlvmMachine, maker: llvm.TargetMachine) -> llvm.ModuleRef:
     from llvmlite import binding as llvm
 
     try:

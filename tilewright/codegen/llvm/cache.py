@@ -46,7 +46,7 @@ class KernelCache:
     True
     """
 
-    def __init__(self, folder: str | os.PathLike | None = None, limit: int | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
         self.folder = Path(folder if folder is not None else get("TILEWRIGHT_CACHE")) / "kernels"
         self.limit = get("TILEWRIGHT_CACHE_SIZE") if limit is None else limit
         self.stats = CacheStats()

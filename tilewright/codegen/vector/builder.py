@@ -86,7 +86,7 @@ class Builder:
             name = self.constants[text] = self.fresh()
         return name
 
-    def const(self, value, dtype: str, width: int = 0) -> str:
+    def const(self, value: float, dtype: str, width: int = 0) -> str:
         if isinstance(value, Size):
             name = self.sizes.value(value)
             if dtype != "index":
