@@ -181,7 +181,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike | bytes,
+        path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: SessionOptions | None = None,
         providers: Sequence[object] | None = None,
         provider_options: Sequence[object] | None = None,

@@ -20,7 +20,7 @@ from ..support.dtypes import DTYPES
 from ..support.errors import InputError
 
 
-class Info(Protocol):
+class NamedInfo(Protocol):
     """What errors say of an input or an output."""
 
     @property
@@ -49,7 +49,7 @@ def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
 # ---- arguments of a call ----
 
 
-def bind(infos: Sequence[Info], args: tuple[object, ...], what: str = "input") -> list[Any]:
+def bind(infos: Sequence[NamedInfo], args: tuple[object, ...], what: str = "input") -> list[Any]:
     """The arguments in the order of `infos`, given by position or as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         given = args[0]
@@ -71,7 +71,7 @@ def bind(infos: Sequence[Info], args: tuple[object, ...], what: str = "input") -
 
 
 def with_named(
-    infos: Sequence[Info], args: tuple[object, ...], named: Mapping[str, object]
+    infos: Sequence[NamedInfo], args: tuple[object, ...], named: Mapping[str, object]
 ) -> tuple[dict[str, object]]:
     """Arguments by position, and those after them by keyword, as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
@@ -91,7 +91,7 @@ def spread(inputs: object) -> tuple[object, ...]:
     return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
-def _expected(infos: Sequence[Info], what: str) -> str:
+def _expected(infos: Sequence[NamedInfo], what: str) -> str:
     return f"expected {what}s: {'; '.join(map(str, infos)) or 'none'}"
 
 
@@ -159,7 +159,7 @@ def check_outputs(
 
 def copy_outputs(
     out: Sequence[np.ndarray] | Mapping[str, np.ndarray],
-    infos: Sequence[Info],
+    infos: Sequence[NamedInfo],
     results: Sequence[np.ndarray],
     inputs: Iterable[object],
 ) -> list[np.ndarray]:

@@ -36,7 +36,7 @@ from .executable import Executable
 from .pool import ConstantPool
 
 if TYPE_CHECKING:
-    from .arrays import Info
+    from .arrays import NamedInfo
 
 log = logging.getLogger("tilewright")
 
@@ -299,7 +299,7 @@ class Background:
         return [*lines, *([f"  {pending} more are to be made"] if pending else [])]
 
 
-def shapes_of(infos: Sequence[Info], args: tuple[Any, ...]) -> Shapes | None:
+def shapes_of(infos: Sequence[NamedInfo], args: tuple[Any, ...]) -> Shapes | None:
     """The shapes of the arguments of a call; None where they are given in another way than as arrays."""
     if len(args) == 1 and type(args[0]) is not np.ndarray and isinstance(args[0], Mapping):  # which takes longer
         args = tuple([args[0].get(t.name) for t in infos])

@@ -37,7 +37,7 @@ STEP = 0.2
 STATUSES = ("ok", "build", "crash", "timeout", "wrong", "unstable")
 
 
-class Measurable(Protocol):
+class NestCandidate(Protocol):
     """What is built and measured: `Candidate`, or one that was sent."""
 
     @property
@@ -47,7 +47,7 @@ class Measurable(Protocol):
     def digest(self) -> str: ...
 
 
-C = TypeVar("C", bound=Measurable)
+C = TypeVar("C", bound=NestCandidate)
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,12 @@ class Meter:
 
     # ---- building ----
 
-    def build(self, candidates: Mapping[str, Measurable]) -> dict[str, Built | str]:
+    def build(self, candidates: Mapping[str, NestCandidate]) -> dict[str, Built | str]:
         """Objects by symbol, or why there is none."""
         nests = {s: c.nest for s, c in candidates.items()}
         return self.tuning.build(nests, self.description, workers=self.jobs, timeout=max(60.0, self.timeout))
 
-    def default(self, subject: Subject, candidate: Measurable) -> Built:
+    def default(self, subject: Subject, candidate: NestCandidate) -> Built:
         """The default schedule, built once a task; CompileError if it does not build."""
         key = (subject, candidate.digest)
         if key not in self._defaults:
@@ -212,7 +212,7 @@ class Meter:
 
     # ---- measuring ----
 
-    def measure(self, subject: Subject, default: Measurable, candidates: Sequence[C]) -> list[Outcome[C]]:
+    def measure(self, subject: Subject, default: NestCandidate, candidates: Sequence[C]) -> list[Outcome[C]]:
         """Measure candidates against the default schedule; one that crashes or hangs is found and does not harm the
         others."""
         base, of = self.default(subject, default), {f"c{i}": c for i, c in enumerate(candidates)}
@@ -244,7 +244,12 @@ class Meter:
         return {s: judge(of[s], answer.timings[s], unit) for s in variants}
 
     def contest(
-        self, subject: Subject, default: Measurable, incumbent: Measurable, candidate: Measurable, bursts: int = 5
+        self,
+        subject: Subject,
+        default: NestCandidate,
+        incumbent: NestCandidate,
+        candidate: NestCandidate,
+        bursts: int = 5,
     ) -> Contest:
         """A longer race of three with a check against the reference. Died if a process did; CompileError if one does
         not build."""

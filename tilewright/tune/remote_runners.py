@@ -21,7 +21,7 @@ from ..schedule.text import format_nest, parse_nest
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.options import DEFAULT_TARGET
 from ..targets.base import find, recorded
-from .measure import STATUSES, C, Contest, Died, Measurable, Meter, NoRunners, Outcome
+from .measure import STATUSES, C, Contest, Died, Meter, NestCandidate, NoRunners, Outcome
 from .runner import Subject
 
 #: a job whose runner is lost so often is itself the reason
@@ -173,7 +173,7 @@ class RunnerPool:
         for link in links:
             self._free.put(link)
 
-    def measure(self, subject: Subject, default: Measurable, candidates: Sequence[C]) -> list[Outcome[C]]:
+    def measure(self, subject: Subject, default: NestCandidate, candidates: Sequence[C]) -> list[Outcome[C]]:
         """As `Meter.measure`."""
         request = {
             "do": "measure", "subject": _data(subject), "default": _ship(default),
@@ -187,7 +187,9 @@ class RunnerPool:
             raise UsageError("a runner sent an answer that does not fit the request", stage="tune")
         return [Outcome(c, *o) for c, o in zip(candidates, found, strict=True)]
 
-    def contest(self, subject: Subject, default: Measurable, incumbent: Measurable, candidate: Measurable) -> Contest:
+    def contest(
+        self, subject: Subject, default: NestCandidate, incumbent: NestCandidate, candidate: NestCandidate
+    ) -> Contest:
         """As `Meter.contest`."""
         three = {"default": default, "incumbent": incumbent, "candidate": candidate}
         request = {"do": "contest", "subject": _data(subject), **{n: _ship(c) for n, c in three.items()}}
@@ -241,7 +243,7 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _ship(candidate: Measurable) -> list[str]:
+def _ship(candidate: NestCandidate) -> list[str]:
     return [candidate.digest, format_nest(candidate.nest)]
 
 

@@ -190,12 +190,11 @@ def clamp(n: FxNode, x: FxTensor, min: Operand | None = None, max: Operand | Non
     elif name == "hardtanh":
         min, max = (-1 if min is None else min), (1 if max is None else max)
     x = n.cast(x, n.dtype)
-    given = [v for v in (min, max) if v is not None]
     if (
         x.is_float
         and not isinstance(min, FxTensor)
         and not isinstance(max, FxTensor)
-        and not any(isinstance(v, FxTensor) or math.isnan(v) for v in given)
+        and not any(math.isnan(v) for v in (min, max) if v is not None)
     ):
         if min is not None and max is not None and min > max:
             return n("where", n("is_nan", x), x, n.tensor(max, n.dtype))

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class CContext:
 
     enter = staticmethod(not_at_once)
 
-    def __init__(self, function, lay: CInterface) -> None:
+    def __init__(self, function: Callable[..., int], lay: CInterface) -> None:
         self.function, self.layout = function, lay
         self.sizes: list[int] = []
         self.size = lay.align if lay.open else lay.arena
@@ -81,7 +81,7 @@ class CContext:
         pass
 
 
-def build(package: Package, lay: CInterface):
+def build(package: Package, lay: CInterface) -> Callable[..., int]:
     """The run function as a ctypes function; PackageError if there is no compiler or it fails."""
     cc = compiler()
     if cc is None:
