@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Typed")
 
 
-class FormulaNode(Protocol[T]):
+class OperatorWriter(Protocol[T]):
     """What formulas ask of a node."""
 
     def __call__(self, operator: str, *operands: T | float | None) -> T: ...
@@ -22,12 +22,12 @@ class FormulaNode(Protocol[T]):
     def tensor(self, x: float, dtype: str) -> T: ...
 
 
-def trunc(n: FormulaNode[T], x: T) -> T:
+def trunc(n: OperatorWriter[T], x: T) -> T:
     """The next integer toward zero."""
     return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
 
 
-def atan2(n: FormulaNode[T], y: T, x: T) -> T:
+def atan2(n: OperatorWriter[T], y: T, x: T) -> T:
     """By the arc tangent of the smaller of both divided by the larger."""
     ay, ax = n("abs", y), n("abs", x)
     steep = n("greater", ay, ax)
@@ -44,7 +44,7 @@ def atan2(n: FormulaNode[T], y: T, x: T) -> T:
     return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
 
 
-def hypot(n: FormulaNode[T], x: T, y: T) -> T:
+def hypot(n: OperatorWriter[T], x: T, y: T) -> T:
     """The larger one times the root of 1 plus the square of the quotient: nothing overflows on the way."""
     x, y = n("abs", x), n("abs", y)
     high, low = n("max", x, y), n("min", x, y)
