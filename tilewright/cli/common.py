@@ -107,7 +107,7 @@ def note(text: str, wanted: bool = False) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """A table on stdout: ruled on a terminal, plain aligned columns in a pipe. Columns of numbers align right."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
@@ -136,7 +136,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_writable(
-    path: Path | None, what: str, suffixes: Sequence[str] = (), reads: Iterable[str | os.PathLike | None] = ()
+    path: Path | None, what: str, suffixes: Sequence[str] = (), reads: Iterable[str | os.PathLike[str] | None] = ()
 ) -> None:
     """UsageError if a file cannot be written to `path`: asked before minutes are spent on making its content.
 
@@ -170,7 +170,7 @@ def check_writable(
     raise UsageError(f"cannot write {what} to {str(path)!r}: {reason}", stage="command line")
 
 
-def _same_file(a: str | os.PathLike, b: str | os.PathLike) -> bool:
+def _same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
     """Whether two names are one file: equal, linked, or the second name of the same content."""
     try:
         return os.path.samefile(a, b)
@@ -181,12 +181,12 @@ def _same_file(a: str | os.PathLike, b: str | os.PathLike) -> bool:
 # ---- the options of a compilation, the same on every command that compiles ----
 
 
-def _flag_name(f: Field[Any]) -> str:
+def _flag_name(f: Field[object]) -> str:
     """Without dashes in front: ``arena-limit``, ``shape``, ``no-winograd``."""
     return OptionInfo.of(f).flag.name or ("no-" if f.default is True else "") + f.name.replace("_", "-")
 
 
-def _typer_option(f: Field[Any]) -> Any:
+def _typer_option(f: Field[object]) -> Any:
     """The typer declaration of an option, from its field."""
     info = OptionInfo.of(f)
     counts = info.flag.parse is None and KINDS[str(f.type)].text is int
@@ -199,11 +199,11 @@ def _typer_option(f: Field[Any]) -> Any:
     )
 
 
-def _parameter(f: Field[Any]) -> inspect.Parameter:
+def _parameter(f: Field[object]) -> inspect.Parameter:
     """The parameter of a command for an option; its value is what `_value` reads."""
     flag = OptionInfo.of(f).flag
     text: Any = str if flag.parse is not None else KINDS[str(f.type)].text
-    default: Any = f.default if isinstance(f.default, str) else None
+    default: object = f.default if isinstance(f.default, str) else None
     if text is bool:
         default = False
     elif flag.repeat:
@@ -215,7 +215,7 @@ def _parameter(f: Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(f: Field[Any], given: Any) -> Any:
+def _value(f: Field[object], given: Any) -> Any:
     """The value of an option from what typer read: None or an empty list if it was not given."""
     flag = OptionInfo.of(f).flag
     if f.type == "bool":
@@ -275,7 +275,7 @@ def refuse_options(keep: Iterable[str], why: str, hint: str | None = None) -> No
             raise UsageError(f"--{name.replace('_', '-')} has no meaning {why}", stage="command line", hint=hint)
 
 
-def with_compile_options(command: Callable) -> Callable:
+def with_compile_options(command: Callable[..., object]) -> Callable[..., object]:
     """Replace the parameter `options` of a command by one command-line option for each option of a compilation."""
     shared = {p.name: p for p in _PARAMETERS}
     own = inspect.signature(command, eval_str=True).parameters

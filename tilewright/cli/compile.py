@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -174,7 +174,7 @@ def compile_command(
     note(f"{output}: {size(output.stat().st_size)}, compiled in {time.perf_counter() - start:.2f} s")
 
 
-def check_result(output: Path | None, reads: Iterable[str | Path], options: dict[str, Any]) -> None:
+def check_result(output: Path | None, reads: Iterable[str | Path], options: Mapping[str, Any]) -> None:
     """UsageError if what the options make of the files that are read cannot be written to this file, or should not."""
     from ..runtime.export import exports
     from ..targets import base
@@ -191,7 +191,7 @@ def check_result(output: Path | None, reads: Iterable[str | Path], options: dict
         check_writable(output, "the package", [".tw"], reads)
 
 
-def report_verified(result: Any, options: dict[str, Any]) -> None:
+def report_verified(result: Any, options: Mapping[str, object]) -> None:
     """With --verify, say what was checked (a difference has raised an error before)."""
     if options["verify"] and options["stop_after"] is None:
         entries = getattr(result, "entries", None)  # a model with open shapes has none: it checks every part it makes
@@ -345,7 +345,7 @@ def check_source(
     options: dict[str, Any],
     given: dict[str, np.ndarray] | None = None,
     runs: int = 1,
-) -> Callable | None:
+) -> Callable[[dict[str, np.ndarray]], tuple[dict[str, np.ndarray], Callable[[], dict[str, float]]]] | None:
     """How to get the expected outputs of the last of so many runs from the inputs, and what `data.compare` asks of
     quanta; None without --check. Files are read before compiling."""
     if check is None:
@@ -386,7 +386,7 @@ def check_source(
             known = {name: outputs[following] for name, following in states.items()}
         return {name: array for name, array in outputs.items() if name not in states.values()}
 
-    def expected_of(inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Callable]:
+    def expected_of(inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Callable[[], dict[str, float]]]:
         expected = outputs_of(inputs)
         return expected, lambda: allowed(graph, lambda change: outputs_of(inputs, change), expected)
 

@@ -49,7 +49,7 @@ def fixed_shapes(executable: Any, model: str) -> list[tuple[str, tuple[int, ...]
     return [(i.name, i.shape, i.numpy_dtype) for i in inputs]
 
 
-def flat(results: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def flat(results: Mapping[str, np.ndarray | list[np.ndarray] | None]) -> dict[str, np.ndarray]:
     """Outputs as arrays by name: the items of a sequence as ``name.0``, ``name.1``; nothing for an empty optional.
 
     >>> list(flat({"y": [np.zeros(1), np.ones(2)], "z": None, "x": np.zeros(3)}))

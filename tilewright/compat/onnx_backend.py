@@ -35,7 +35,7 @@ class TilewrightRep(BackendRep):
     def __init__(self, executable: Any) -> None:
         self.executable = executable
 
-    def run(self, inputs: Any, **kwargs: Any) -> list[Any]:  # type: ignore[override]
+    def run(self, inputs: Any, **kwargs: object) -> list[Any]:  # type: ignore[override]
         """Outputs in the model's order; `inputs` is a list in the order of the model's inputs, a dict, or one array.
 
         Raises InputError if the inputs do not fit, and what `tilewright.compile` raises where shapes become known.
@@ -59,11 +59,11 @@ class TilewrightBackend(Backend):
         return device.split(":")[0].upper() == "CPU"
 
     @classmethod
-    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> bool:
         return True  # what is not supported is said when the model is compiled
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> TilewrightRep:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> TilewrightRep:
         """Compile a model; keyword arguments that are options of `tilewright.compile` count, others are ignored.
 
         UsageError for a device other than the CPU, and what `tilewright.compile` raises.
@@ -75,7 +75,7 @@ class TilewrightBackend(Backend):
 
     @classmethod
     def run_model(  # type: ignore[override]
-        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: object
     ) -> list[np.ndarray]:
         """Compile and run once."""
         return cls.prepare(model, device, **kwargs).run(inputs)

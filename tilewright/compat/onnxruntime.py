@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -32,6 +32,9 @@ from ..runtime.entries import MultiExecutable
 from ..runtime.load import load
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata", "NodeArg", "OrtValue",
@@ -115,9 +118,9 @@ class SessionOptions(_Entries):
     def __init__(self) -> None:
         super().__init__()
         self.intra_op_num_threads = self.inter_op_num_threads = 0
-        self.graph_optimization_level: Any = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.execution_mode: Any = ExecutionMode.ORT_SEQUENTIAL
-        self.execution_order: Any = 0
+        self.graph_optimization_level: object = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.execution_mode: object = ExecutionMode.ORT_SEQUENTIAL
+        self.execution_order: object = 0
         self.log_severity_level, self.log_verbosity_level, self.logid = -1, 0, ""
         self.enable_cpu_mem_arena = self.enable_mem_pattern = self.enable_mem_reuse = True
         self.use_per_session_threads, self.use_deterministic_compute = True, False
@@ -178,10 +181,10 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike | bytes,
+        path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: SessionOptions | None = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Any] | None = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[object] | None = None,
         *,
         enable_fallback: int | bool = True,
         disabled_optimizers: Sequence[str] | None = None,
@@ -223,7 +226,7 @@ class InferenceSession:
     def run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        input_feed: Mapping[str, object],
         run_options: RunOptions | None = None,
     ) -> list[np.ndarray]:
         """The named outputs (all for None), from arrays (or OrtValues) by input name.
@@ -238,7 +241,10 @@ class InferenceSession:
         return list(results.values()) if not output_names else [results[n] for n in output_names]
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """`run` with OrtValues in and out."""
         return [OrtValue(a) for a in self.run(output_names, input_dict_ort_values, run_options)]
@@ -251,9 +257,9 @@ class InferenceSession:
     def run_async(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[np.ndarray], Any, str], None],
-        user_data: Any = None,
+        input_feed: Mapping[str, object],
+        callback: Callable[[list[np.ndarray], object, str], None],
+        user_data: object = None,
         run_options: RunOptions | None = None,
     ) -> None:
         """`run` in a thread of its own, which calls ``callback(results, user_data, error)``; no error is ''."""
@@ -293,7 +299,7 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         return {_CPU: {}}
 
-    def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
+    def set_providers(self, providers: Sequence[object] | None = None, provider_options: object = None) -> None:
         """Check that the CPU is among the providers."""
         _check_providers(providers)
 
@@ -334,7 +340,7 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any = np.float32, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int], element_type: npt.DTypeLike = np.float32, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
         """Memory for a value; `element_type` is NumPy's or the number that ONNX gives it."""
         _check_device(device_type)
@@ -399,7 +405,13 @@ class IOBinding:
         self.bind_ortvalue_input(name, OrtValue(np.asarray(arr_on_cpu)))
 
     def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: npt.DTypeLike,
+        shape: Sequence[int],
+        buffer_ptr: int,
     ) -> None:
         """Take an input from memory at an address, which must live until the run."""
         _check_device(device_type)
@@ -416,7 +428,7 @@ class IOBinding:
         name: str,
         device_type: str = "cpu",
         device_id: int = 0,
-        element_type: Any = None,
+        element_type: npt.DTypeLike | None = None,
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
@@ -495,13 +507,13 @@ def _check_device(device_type: str) -> None:
         raise UsageError(f"there is no device {device_type!r}", stage="run", hint="everything runs on 'cpu'")
 
 
-def _dtype(element_type: Any) -> np.dtype:
+def _dtype(element_type: npt.DTypeLike | None) -> np.dtype:
     if isinstance(element_type, int):
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element_type))
     return np.dtype(element_type)
 
 
-def _at(pointer: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
+def _at(pointer: int, shape: Sequence[int], element_type: npt.DTypeLike | None) -> np.ndarray:
     """The array at an address."""
     dtype = _dtype(element_type)
     count = int(np.prod(tuple(shape), dtype=np.int64)) * dtype.itemsize

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -37,8 +37,11 @@ from .torch_calls import Call, FrozenCall, boxed, call_of
 from .torch_dynamic_shapes import DynamicShapesUnsupported, GraphVersions
 from .torch_recurrent import keep_whole, take_in
 
+if TYPE_CHECKING:
+    import sympy
+
 #: what the modes of `torch.compile` mean here
-MODES: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, object]] = {
     "default": {},
     "reduce-overhead": {},
     "max-autotune": {"freeze": True},
@@ -93,7 +96,7 @@ class Settings:
 
 def backend(
     module: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -126,7 +129,7 @@ take_in(backend)
 
 
 def _inference(
-    settings: Settings, given: Sequence[Any], module: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    settings: Settings, given: Sequence[object], module: torch.fx.GraphModule, example_inputs: Sequence[object]
 ) -> Call:
     compiler = Compiler(settings)
     frozen = _constants(module, given, settings.freeze is True) if settings.freeze is not False else {}
@@ -144,7 +147,7 @@ def _room() -> int:
         return 1 << 30
 
 
-def _constants(module: torch.fx.GraphModule, given: Sequence[Any], asked: bool) -> dict[int, torch.Tensor]:
+def _constants(module: torch.fx.GraphModule, given: Sequence[object], asked: bool) -> dict[int, torch.Tensor]:
     """Parameters and buffers among the arguments of a graph by number, but for those that the graph writes to; none
     where it writes to a parameter, unless that is `asked` for.
 
@@ -183,7 +186,7 @@ class Compiler:
     def __init__(self, settings: Settings, frozen: Mapping[int, torch.Tensor] | None = None) -> None:
         self.settings, self.frozen = settings, frozen or {}
 
-    def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+    def __call__(self, module: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Call:
         without_rng_state(module)
         with unset_fake_temporarily():  # constants are read as they are
             return self._compile(module)
@@ -203,7 +206,9 @@ class Compiler:
         call.prepare(hints)  # so that errors are raised here
         return call
 
-    def _program(self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any]) -> tuple[FxGraph, Executable | None]:
+    def _program(
+        self, module: torch.fx.GraphModule, sizes: Mapping[sympy.Symbol, int | sympy.Expr]
+    ) -> tuple[FxGraph, Executable | None]:
         """A graph and its program, of sizes that are known, or open in this compilation."""
         graph = FxGraph(module, sizes, self.frozen)
         with unset_fake_temporarily():
@@ -259,7 +264,7 @@ class _Part(torch.nn.Module):
             out.args = ((out.args[0],),)
         self.call = compiler(part, [])
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         made = self.call(list(args))
         return made[0] if self.single else made
 

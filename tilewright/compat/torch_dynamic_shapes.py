@@ -27,9 +27,9 @@ MOST_VERSIONS, MOST_CALLS = 64, 1024
 #: choices of open symbols that are tried
 MOST_TRIED = 4
 #: the values of symbols, in order
-Sizes = tuple[Any, ...]
+Sizes = tuple[int, ...]
 #: a graph and its program, for the values of the symbols; the program is None where it computes nothing
-Make = Callable[[Mapping[Any, Any]], tuple[FxGraph, Executable | None]]
+Make = Callable[[Mapping[sympy.Symbol, int | sympy.Expr]], tuple[FxGraph, Executable | None]]
 
 
 class DynamicShapesUnsupported(Exception):
@@ -46,14 +46,14 @@ class DynamicShapeProgram:
     other symbols; those of `ties` have the size of the symbol that they are tied to. The dimension of a symbol that has
     a `base` is by how much it is more than that one."""
 
-    dims: Mapping[Any, Dim]
-    others: Mapping[Any, int]
-    ties: Mapping[Any, Any]
-    bases: Mapping[Any, Any]
+    dims: Mapping[sympy.Symbol, Dim]
+    others: Mapping[sympy.Symbol, int]
+    ties: Mapping[sympy.Symbol, sympy.Symbol]
+    bases: Mapping[sympy.Symbol, sympy.Symbol]
     graph: FxGraph
     executable: Executable | None
 
-    def takes(self, sizes: Mapping[Any, int]) -> bool:
+    def takes(self, sizes: Mapping[sympy.Symbol, int]) -> bool:
         """Whether sizes are in its ranges, and fit each other."""
         found = ((self._size(s, sizes), d) for s, d in self.dims.items())
         return (
@@ -62,11 +62,11 @@ class DynamicShapeProgram:
             and all(sizes[s] == sizes[t] for s, t in self.ties.items())
         )
 
-    def _size(self, symbol: Any, sizes: Mapping[Any, int]) -> int:
+    def _size(self, symbol: sympy.Symbol, sizes: Mapping[sympy.Symbol, int]) -> int:
         """Of the dimension of a symbol."""
         return int(sizes[symbol]) - (int(sizes[self.bases[symbol]]) if symbol in self.bases else 0)
 
-    def call(self, sizes: Mapping[Any, Any]) -> Call:
+    def call(self, sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> Call:
         """The call for some sizes."""
         layout, executable = self.graph.at(sizes), self.executable
         if executable is None:
@@ -105,18 +105,18 @@ class GraphVersions:
         )
         self._bound = self._versions.bound
         self._boxed_call = True  # of the object: PyTorch's wrappers copy what it has
-        self._ranges: Mapping[Any, Any] | None = None
-        self._first: Mapping[Any, Any] | None = None
+        self._ranges: Mapping[sympy.Symbol, Range] | None = None
+        self._first: Mapping[sympy.Symbol, sympy.Expr] | None = None
         #: of each symbol the number of a class: those of one have been equal in every call
-        self._equal: dict[Any, int] = {}
-        self._moving: set[Any] = set()
-        self._tried: list[set[Any]] = []  # without success
+        self._equal: dict[sympy.Symbol, int] = {}
+        self._moving: set[sympy.Symbol] = set()
+        self._tried: list[set[sympy.Symbol]] = []  # without success
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = tuple(args[i] if axis is None else args[i].shape[axis] for i, axis in self._places)
         return (self._bound.get(key) or self._versions.used(key) or self._call(key))(args)
 
-    def prepare(self, hints: Mapping[Any, Any]) -> None:
+    def prepare(self, hints: Mapping[sympy.Symbol, int]) -> None:
         """Make an open version for sizes of symbols, ahead of the first call."""
         if set(self._symbols) <= set(hints):
             key = tuple(hints[s] for s in self._symbols)
@@ -128,7 +128,7 @@ class GraphVersions:
             sizes = self._note(key)
             return self._versions.obtain(key, lambda: self._wider(sizes), lambda: self._fixed(sizes))
 
-    def _fixed(self, sizes: Mapping[Any, Any]) -> Call:
+    def _fixed(self, sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> Call:
         graph, executable = self._make(sizes)
         return call_of(graph.layout, executable)
 
@@ -136,21 +136,21 @@ class GraphVersions:
         sizes = self._numbers(key)
         return program.call(sizes) if program.takes(sizes) else None
 
-    def _numbers(self, key: Sizes) -> Mapping[Any, Any]:
+    def _numbers(self, key: Sizes) -> Mapping[sympy.Symbol, sympy.Expr]:
         """The sizes by symbol, as SymPy has them."""
         return {s: sympy.sympify(v) for s, v in zip(self._symbols, key, strict=True)}
 
-    def _note(self, key: Sizes) -> Mapping[Any, Any]:
+    def _note(self, key: Sizes) -> Mapping[sympy.Symbol, sympy.Expr]:
         """The sizes by symbol, and a note of which have changed since the first call, and which were always equal."""
         sizes = self._numbers(key)
         if self._first is None:
             self._first = sizes
         self._moving |= {s for s, n in sizes.items() if n != self._first[s]}
-        classes: dict[tuple[Any, Any], int] = {}
+        classes: dict[tuple[int | None, sympy.Expr], int] = {}
         self._equal = {s: classes.setdefault((self._equal.get(s), n), len(classes)) for s, n in sizes.items()}
         return sizes
 
-    def _wider(self, sizes: Mapping[Any, Any]) -> DynamicShapeProgram | None:
+    def _wider(self, sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> DynamicShapeProgram | None:
         """A program for these sizes and all that were served before; None if there can be none."""
         try:
             if self._ranges is None:
@@ -167,7 +167,9 @@ class GraphVersions:
             self._tried.append(set(self._ranges or ()) if self._ranges is None else chosen)
             return None
 
-    def _tied(self, sizes: Mapping[Any, Any], chosen: set[Any]) -> DynamicShapeProgram | None:
+    def _tied(
+        self, sizes: Mapping[sympy.Symbol, int | sympy.Expr], chosen: set[sympy.Symbol]
+    ) -> DynamicShapeProgram | None:
         """A program with these symbols open, and with as few of them tied or related as it takes."""
         assert self._ranges is not None
         alike = tied(places_alike(self._module, sizes, {s: self._equal[s] for s in chosen}))
@@ -195,17 +197,21 @@ class GraphVersions:
         return large.low <= small.low + least and large.high is None and large.divisor == 1
 
     def _program(
-        self, sizes: Mapping[Any, Any], chosen: set[Any], ties: Mapping[Any, Any], related: Mapping[Any, Any]
+        self,
+        sizes: Mapping[sympy.Symbol, int | sympy.Expr],
+        chosen: set[sympy.Symbol],
+        ties: Mapping[sympy.Symbol, sympy.Symbol],
+        related: Mapping[sympy.Symbol, tuple[sympy.Expr, int | None]],
     ) -> DynamicShapeProgram | None:
         """A program with these symbols open; None where one of them is no size, such as a negative number."""
         assert self._ranges is not None
-        dims: dict[Any, Dim] = {}
+        dims: dict[sympy.Symbol, Dim] = {}
         bases = {s: base for s, (base, least) in related.items() if least is not None}
         for i, (symbol, r) in enumerate(self._ranges.items()):
             if symbol in chosen and symbol not in ties and (symbol not in related or symbol in bases):
                 size = int(sizes[symbol])
                 if symbol in bases:
-                    r, size = Range(related[symbol][1], None, 1), size - int(sizes[bases[symbol]])
+                    r, size = Range(related[symbol][1] or 0, None, 1), size - int(sizes[bases[symbol]])
                 r = reduce(Range.both, [self._ranges[s] for s, t in ties.items() if t == symbol], r)
                 before = max((p.dims[symbol].high for p in self._versions.open if symbol in p.dims), default=0)
                 if (dim := r.dim(f"d{i}", size, before)) is None:
@@ -219,7 +225,7 @@ class GraphVersions:
             assert space is not None
             known = dict(zip(dims, space.symbols, strict=True))
 
-            def size_at(symbol: Any) -> Any:
+            def size_at(symbol: sympy.Symbol) -> int:
                 if symbol not in related:
                     return known[symbol]
                 formula = related[symbol][0]

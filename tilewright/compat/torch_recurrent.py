@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..frontends.torch.recurrent import KINDS
 
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
+
 _FLAGS = "bool biases, int layers, float dropout, bool train, bool bidirectional, bool batch_first"
 _library = torch.library.Library("tilewright", "DEF")
 
 
-def _define(kind: str) -> Any:
+def _define(kind: str) -> CustomOpDef:
     """The operator of a kind: as ``aten::lstm.input``, with a list of states."""
     results = ", ".join(["Tensor"] * (3 if kind == "lstm" else 2))
     _library.define(f"{kind}(Tensor x, Tensor[] states, Tensor[] params, {_FLAGS}) -> ({results})")
 
-    def run(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: Any) -> tuple[torch.Tensor, ...]:
+    def run(
+        x: torch.Tensor, states: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: object
+    ) -> tuple[torch.Tensor, ...]:
         made = getattr(torch._VF, kind)(x, states if kind == "lstm" else states[0], params, *flags)
         return tuple(t.contiguous() for t in made)
 
-    def described(x: torch.Tensor, states: Sequence[torch.Tensor], params: Any, *flags: Any) -> tuple[Any, ...]:
+    def described(
+        x: torch.Tensor, states: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: object
+    ) -> tuple[torch.Tensor, ...]:
         directions = 2 if flags[4] else 1
         y = x.new_empty((*x.shape[:2], states[0].shape[2] * directions))
         return (y, *[s.new_empty(s.shape) for s in states])

@@ -87,7 +87,7 @@ def choose(measured: list[Measured], tolerance: float) -> Measured:
     return min(allowed, key=lambda m: m.seconds)
 
 
-def measure(executables: Mapping[str, Executable], given: Mapping[str, Any] | None = None) -> list[Measured]:
+def measure(executables: Mapping[str, Executable], given: Mapping[str, np.ndarray] | None = None) -> list[Measured]:
     """Time and error of executables of one model by precision, on the same inputs, in turns; f32 is the reference."""
     first = executables["f32"]
     arrays = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in first.arguments], 0)

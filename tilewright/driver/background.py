@@ -53,7 +53,7 @@ GRACE = 60.0
 SHOWN = 2000
 
 
-def in_background(run: Any, source: Any, options: Options, files: Callable[[], ModelFiles | None]) -> None:
+def in_background(run: object, source: object, options: Options, files: Callable[[], ModelFiles | None]) -> None:
     """Let sizes of an executable that recur have programs of their own; one that has no program for all sizes gets it
     in its first call. `files` gives what the files of the model were.
 
@@ -90,7 +90,7 @@ def _check(options: Options) -> None:
 class ProcessMaker:
     """Compiles a model for sizes, each in a process of its own; see `runtime.background.BackgroundCompiler`."""
 
-    def __init__(self, source: Any, options: Options, files: Callable[[], ModelFiles | None]) -> None:
+    def __init__(self, source: object, options: Options, files: Callable[[], ModelFiles | None]) -> None:
         front_end = protocol.find(source)
         path = protocol.path_of(source)
         quiet: dict[str, Any] = {"print_after": (), "dump": None, "time": False}
@@ -198,7 +198,7 @@ def _nameless() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _kept(source: Any, front_end: protocol.FrontEnd) -> np.ndarray:
+def _kept(source: object, front_end: protocol.FrontEnd) -> np.ndarray:
     """A source for other processes, pickled and mapped: paths, bytes and models as they are, else the graph."""
     kept = bytes(source) if isinstance(source, (bytearray, memoryview)) else source
     if not isinstance(front_end, protocol.Digesting) or isinstance(front_end, protocol.Tracing):
@@ -247,7 +247,7 @@ def serve() -> None:
     os._exit(0)  # nothing is left to do, and taking apart what MLIR has made takes time
 
 
-def _compile(source: Any, options: Options, expected: ModelFiles | None) -> Package | Path:
+def _compile(source: object, options: Options, expected: ModelFiles | None) -> Package | Path:
     """The package for the sizes that the options give, or where one is kept."""
     entry = CacheEntry.of(source, options) if expected is not None else None
     if entry is not None and expected is not None:

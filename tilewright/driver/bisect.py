@@ -84,7 +84,7 @@ class Bisection:
 
 
 def bisect(
-    source: Any,
+    source: object,
     arrays: Mapping[str, np.ndarray] | None = None,
     *,
     rtol: float | None = None,
@@ -237,7 +237,7 @@ class _Search:
             given = before.graph, self.inputs
             reproduce.write_graph(self.folder, str(culprit), *given, found.text, stage, self.options())
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """What of the options decides what a stage does."""
         chosen = self.state.options
         return {n: getattr(chosen, n) for n in ("target", "precision", "winograd", "stream")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -60,7 +59,11 @@ def first_wrong_lowering(graph: Graph, inputs: Mapping[str, np.ndarray], allowed
 
 
 def _wrong(
-    graph: Graph, op: ir.Operation, operands: list[Any], expected: list[np.ndarray], allowed: Callable[[str], float]
+    graph: Graph,
+    op: ir.Operation,
+    operands: list[np.ndarray],
+    expected: list[np.ndarray],
+    allowed: Callable[[str], float],
 ) -> bool:
     given = {f"a{i}": x for i, x in enumerate(operands)}
     try:

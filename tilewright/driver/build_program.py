@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch_mlir import ir
@@ -83,7 +83,7 @@ class _Builder:
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
         self.infos: list[TensorInfo] = []
-        self.constant_ids: dict[tuple[Any, ...], int] = {}
+        self.constant_ids: dict[tuple[object, ...], int] = {}
         self.calls: list[tuple[str, list[int], list[int], tuple[str, ...]]] = []
 
     def run(self) -> tuple[Program, list[np.ndarray]]:
@@ -308,7 +308,9 @@ class _Signature:
     following: dict[int, int]
 
     @staticmethod
-    def of(graph: Graph, states: Mapping[str, str] | None, growing: Mapping[str, Growth]) -> _Signature:
+    def of(
+        graph: Graph, states: Mapping[str, str | tuple[str, ...]] | None, growing: Mapping[str, Growth]
+    ) -> _Signature:
         found = find_states(graph, states)
         inputs, outputs = ([_info(n, t) for n, t in infos] for infos in (graph.inputs(), graph.outputs()))
         read = {s.input: number for number, s in enumerate(found) if s.input is not None}

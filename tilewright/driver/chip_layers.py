@@ -26,7 +26,7 @@ class ChipLayers:
     notes: tuple[str, ...]
 
 
-def chip_layers(source: Any, target: str, **options: Any) -> ChipLayers:
+def chip_layers(source: object, target: str, **options: Any) -> ChipLayers:
     """Compile a model up to its programs. `options` are those of `tilewright.compile`.
 
     UsageError if the target has no chip, or the chip runs nothing of the model.

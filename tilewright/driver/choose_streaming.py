@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import func
@@ -88,13 +89,13 @@ class Streamer:
     values: list[StorageValue] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
-    made: dict[tuple[Any, ...], Streamed | None] = field(default_factory=dict)
+    made: dict[tuple[object, ...], Streamed | None] = field(default_factory=dict)
 
     def run(self) -> list[tuple[Part, Streamed]]:
         """The chains to make; none if the graph is well as it is."""
         self.read()
         self.infos = {n: (inplace_positions(nest), local_bytes(nest.body)) for n, nest in self.nests.items()}
-        cut = {n: decided(lambda k=k: row_kernel(k)) for n, k in self.kernels.items()}  # type: ignore[misc]
+        cut = {n: decided(partial(row_kernel, k)) for n, k in self.kernels.items()}
         self.rows = {n: r for n, r in cut.items() if not isinstance(r, str) and self.worth(r)}
         if not self.rows:
             return []

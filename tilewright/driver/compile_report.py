@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..schedule.facts import about
@@ -45,14 +45,14 @@ def _kernel_reports(state: State) -> Iterator[dict[str, Any]]:
         )
 
 
-def _remember(state: State, name: str, known: dict[str, Any]) -> None:
+def _remember(state: State, name: str, known: dict[str, object]) -> None:
     """Leave a kernel that was scheduled in the default way to later compilations."""
     if name in state.unknown:
         text = state.unknown[name]
         state.memo.remember(text, str(state.nests[name]), state.emitted[name], state.infos[name], known)
 
 
-def _choices(decisions: dict[str, Any]) -> str:
+def _choices(decisions: Mapping[str, object]) -> str:
     """Decisions on one line.
 
     >>> _choices({"tile": [4, 1], "unroll": 2})

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..support.errors import UsageError
 from ..targets.base import Target, find
@@ -94,7 +93,7 @@ def _device(name: str, devices: Sequence[str]) -> int:
     )
 
 
-def check_pins(pins: Mapping[str, Any] | None, target: Target) -> None:
+def check_pins(pins: Mapping[str, str] | None, target: Target) -> None:
     """UsageError for pins where there is one device."""
     if pins and not target.members:
         raise UsageError(

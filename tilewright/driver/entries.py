@@ -66,7 +66,7 @@ def _options_of(entry: str, options: Options, entries: list[str]) -> Options:
     return dataclasses.replace(options, **changed)
 
 
-def _own(entry: str, given: Mapping[str, Any], entries: list[str]) -> dict[str, Any] | None:
+def _own(entry: str, given: Mapping[str, object], entries: list[str]) -> dict[str, object] | None:
     """What is given for all entries, by the name of an input or a kernel, or as ``entry:name`` for this one.
 
     >>> _own("decode", {"decode:x": (1, 4), "prefill:x": (8, 4), "mask": (4,)}, ["prefill", "decode"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..ir.context import use
 from ..ir.graph import Graph, read_text
@@ -26,6 +26,9 @@ from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .compile_state import State
 
+if TYPE_CHECKING:
+    from ..schedule.machine import Machine
+
 #: stands where the name of a rule does
 GIVEN = "given"
 
@@ -42,7 +45,7 @@ class ExternalSchedules:
 
     traces: Mapping[str, str]
     target: Target
-    machine: Any
+    machine: Machine
     used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

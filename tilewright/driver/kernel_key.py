@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..graph.choose_winograd import Layer
 from ..schedule.nest import Nest
@@ -77,7 +76,7 @@ class _Names(dict[str, int]):
         return self[name]
 
 
-def _parts(kernel: Kernel, size: Callable[[Any], str]) -> list[str]:
+def _parts(kernel: Kernel, size: Callable[[float], str]) -> list[str]:
     lines, names = [], _Names()
     for b in (*kernel.params, *kernel.temporaries):
         role = "out" if b.name in kernel.outputs else "constant" if b.name in kernel.constants else ""
@@ -100,7 +99,7 @@ def _parts(kernel: Kernel, size: Callable[[Any], str]) -> list[str]:
     return lines
 
 
-def _expr(e: Expr, size: Callable[[Any], str], names: _Names, memo: dict[int, str]) -> str:
+def _expr(e: Expr, size: Callable[[float], str], names: _Names, memo: dict[int, str]) -> str:
     """A digest of an expression; shared parts are visited once."""
     known = memo.get(id(e))
     if known is not None:

@@ -80,12 +80,12 @@ class BuiltKernel:
         other.executable, other._twice = Executable(self.executable.package, threads), None
         return other
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: object) -> np.ndarray | list[np.ndarray]:
         """The result for these inputs, in the order of the kernel's parameters; InputError says what does not fit."""
         results = self.executable(*self._packed(arrays))
         return results[0] if len(results) == 1 else results
 
-    def time(self, *arrays: Any, seconds: float = 0.3) -> float:
+    def time(self, *arrays: object, seconds: float = 0.3) -> float:
         """Seconds of one call, without what Python takes: the mean of the fastest third of as many runs as fit into
         `seconds`.
 
@@ -94,7 +94,7 @@ class BuiltKernel:
         executable = self._twice = self._twice or Executable(self._link_twice(), self.executable.threads)
         if not arrays:
             made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
-            given: Sequence[Any] = list(made.values())
+            given: Sequence[object] = list(made.values())
         else:
             given = self._packed(arrays)
         taken: list[float] = []
@@ -104,7 +104,7 @@ class BuiltKernel:
         taken.sort()
         return float(np.mean(taken[: max(1, len(taken) // 3)]))
 
-    def _packed(self, arrays: Sequence[Any]) -> list[Any]:
+    def _packed(self, arrays: Sequence[object]) -> list[object]:
         names = [p.name for p in self.nest.params if p.name not in self.nest.outputs]
         if len(arrays) != len(names):
             raise InputError(
@@ -148,7 +148,7 @@ def source(s: Schedule, form: str = "mlir") -> str:
     return forms[form](nest, s.machine())
 
 
-def fused_kernels(source: Any, **options: Any) -> list[Kernel]:
+def fused_kernels(source: object, **options: Any) -> list[Kernel]:
     """The kernels that a model (or MLIR text) becomes."""
     graph: Any = compile_model(source, **{**options, "stop_after": "fuse"})
     with use():

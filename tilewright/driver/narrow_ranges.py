@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ..support.dims import ChosenDim, Dim
 from ..support.errors import SizeCondition
@@ -29,10 +28,12 @@ ROUNDS = 24
 #: sizes next to the point, in steps of a divisor, that have to have the same answer
 NEAR = 3
 
-Shapes = Mapping[str, tuple[Any, ...]]
+Shapes = Mapping[str, tuple[int | str | Dim, ...]]
 
 
-def narrowed(inputs: Shapes, dims: list[Dim], size_condition: SizeCondition) -> dict[str, tuple[Any, ...]] | None:
+def narrowed(
+    inputs: Shapes, dims: list[Dim], size_condition: SizeCondition
+) -> dict[str, tuple[int | str | Dim, ...]] | None:
     """The option `inputs` with narrower ranges, for which the answer to a question is more likely to be one; None where
     there are none.
 
@@ -46,7 +47,7 @@ def narrowed(inputs: Shapes, dims: list[Dim], size_condition: SizeCondition) -> 
     def same(**sizes: int) -> bool:
         return size_condition({**point, **sizes}) == wanted
 
-    changes: dict[str, Any] = {}
+    changes: dict[str, int | Dim] = {}
     corners: list[dict[str, int]] = [{}]
     for d in dims:
         if not isinstance(d, ChosenDim) or all(map(partial(_everywhere, same, d.name, [{}]), _samples(d))):
@@ -115,10 +116,10 @@ def _move_together(d: ChosenDim, other: Dim, point: Mapping[str, int], same: Cal
     return len(sizes) > 1 and all(same(**{d.name: n, other.name: n}) for n in sizes)
 
 
-def _with(inputs: Shapes, changes: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+def _with(inputs: Shapes, changes: Mapping[str, int | Dim]) -> dict[str, tuple[int | str | Dim, ...]]:
     """Shapes with other dimensions in place of some."""
 
-    def changed(d: Any) -> Any:
+    def changed(d: int | str | Dim) -> int | str | Dim:
         return changes.get(d.name, d) if isinstance(d, Dim) else d
 
     return {name: tuple(map(changed, shape)) for name, shape in inputs.items()}

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..program.package import Package
 from ..runtime.executable import Executable
@@ -29,7 +29,7 @@ _CALL = "from tilewright.driver.out_of_process import serve; serve()"
 #: worker processes that stay with it
 _WORKERS = 2
 #: what a compilation leaves: it is let go of when the caller has the answer
-_held: list[Any] = []
+_held: list[object] = []
 
 
 def compile_apart(entry: CacheEntry, request: CompileRequest) -> Package | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
@@ -38,6 +38,9 @@ from ..tensor.kernel import Kernel
 from ..tensor.read import read_kernel
 from .device_pins import Pins
 from .states import Found, find_states
+
+if TYPE_CHECKING:
+    from ..schedule.nest import Nest
 
 #: the device that inputs come from and outputs go to
 HOST = 0
@@ -104,7 +107,7 @@ Fused = Callable[..., tuple[Graph, FusionReport]]
 
 
 def place(
-    fused: Fused, target: Target, threads: int, pins: Pins, states: Mapping[str, Any] | None
+    fused: Fused, target: Target, threads: int, pins: Pins, states: Mapping[str, str | tuple[str, ...]] | None
 ) -> tuple[Graph, FusionReport, Placement]:
     """A fused graph whose kernels each have a device. Where a device refuses a kernel, what it can do of it is kept
     apart from what it cannot, if that is expected to be faster. UnsupportedError if an operation can run on no device,
@@ -123,7 +126,7 @@ def place(
 
 
 def _tried(
-    fused: Fused, apart: Apart | None, trials: Trials, pins: Pins, states: Mapping[str, Any] | None
+    fused: Fused, apart: Apart | None, trials: Trials, pins: Pins, states: Mapping[str, str | tuple[str, ...]] | None
 ) -> tuple[Graph, FusionReport, Placement] | TilewrightError:
     """A fused graph with devices, or why there are none for it."""
     graph, report = fused(apart=apart)
@@ -133,7 +136,7 @@ def _tried(
         return e
 
 
-def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, Any] | None) -> Placement:
+def _place(graph: Graph, trials: Trials, pins: Pins, states: Mapping[str, str | tuple[str, ...]] | None) -> Placement:
     """Give every kernel of a fused graph a device."""
     names = trials.names
     functions = {symbol_of(f): f for f in graph.functions()}
@@ -249,7 +252,7 @@ def _seconds(kernel: Kernel, made: Scheduled | None, costs: DeviceCosts, threads
     return costs.kernel(work.operations * again, sum(work.touched) - written, written, precision, threads)
 
 
-def _params(kernel: Kernel, nest: Any) -> list[str]:
+def _params(kernel: Kernel, nest: Nest | None) -> list[str]:
     """The names of what `work_of` counts bytes of."""
     return [p.name for p in (kernel.params if kernel.opaque is None or nest is None else nest.params)]
 

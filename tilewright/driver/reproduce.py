@@ -62,7 +62,7 @@ def write_graph(
     inputs: Mapping[str, np.ndarray],
     text: str,
     stage: str,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> None:
     """The graph before a pass (`text`, as `parse_pipeline` reads it) or before a `stage`, and the model's inputs."""
     before.save(make_folder(folder, "bisect") / "before.mlir")
@@ -146,7 +146,7 @@ def _call(folder: Path, nest: Nest) -> Call:
     return Call(nest.name, "", inputs, read["wanted"], own, [1.0] * len(own))
 
 
-def write_kernel(folder: Path, says: str, function: ir.OpView, call: Call, options: Mapping[str, Any]) -> None:
+def write_kernel(folder: Path, says: str, function: ir.OpView, call: Call, options: Mapping[str, object]) -> None:
     """A kernel alone as a fused graph, its inputs and what it should give."""
     make_folder(folder, "bisect")
     constants, fixed = ConstantTable(), set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..frontends.protocol import restore, shapes_of
 from ..ir.graph import Graph
@@ -74,8 +73,9 @@ def builder(options: Options, name: str, pool: ConstantPool | None = None) -> Ca
     from .compiler import run
 
     pool = pool or ConstantPool()
-    whole: dict[str, Any] = {"inputs": None, "stop_after": None, "buckets": None, "pad": None, "check_indices": False}
-    static = dataclasses.replace(options, **whole)  # those that the model was opened with
+    static = dataclasses.replace(  # the others are those that the model was opened with
+        options, inputs=None, stop_after=None, buckets=None, pad=None, check_indices=False
+    )
 
     def share(package: Package) -> None:
         for i, (info, array) in enumerate(zip(package.program.constants, package.constants, strict=True)):
@@ -99,7 +99,7 @@ def _filled(info: DynamicInfo, sizes: Mapping[str, int]) -> tuple[int | str | No
     return None if info.shape is None else tuple(sizes.get(d, d) if isinstance(d, str) else d for d in info.shape)
 
 
-def _shapes(given: Mapping[str, Any] | None, inputs: list[DynamicInfo]) -> dict[str, tuple[int, ...]]:
+def _shapes(given: Mapping[str, object] | None, inputs: list[DynamicInfo]) -> dict[str, tuple[int, ...]]:
     """Shapes by name, as `inputs` gives them (or arrays with those shapes)."""
     shapes = shapes_of(given)
     known = {t.name: t for t in inputs}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..graph.reserve_states import reserve_states
 from ..ir.graph import Graph
@@ -50,7 +49,7 @@ class Found:
     output: int | None
 
 
-def find_growing(graph: Graph, states: Mapping[str, Any] | None) -> dict[str, Growth]:
+def find_growing(graph: Graph, states: Mapping[str, str | tuple[str, ...]] | None) -> dict[str, Growth]:
     """The states that grow by name, if dimensions are open: their inputs and outputs in the graph become buffers for
     their largest value. UsageError or UnsupportedError for one that cannot."""
     if current() is None or not states:
@@ -73,7 +72,7 @@ def find_growing(graph: Graph, states: Mapping[str, Any] | None) -> dict[str, Gr
     }
 
 
-def find_states(graph: Graph, states: Mapping[str, Any] | None, forms: bool = True) -> list[Found]:
+def find_states(graph: Graph, states: Mapping[str, str | tuple[str, ...]] | None, forms: bool = True) -> list[Found]:
     """The states in the order of the inputs, then those that are only written; UsageError if they do not fit.
 
     ``(output,)`` in place of the output's name is for one of several entries, which need not have both, or either.
@@ -84,7 +83,7 @@ def find_states(graph: Graph, states: Mapping[str, Any] | None, forms: bool = Tr
     found: list[Found] = []
     for name, following in (states or {}).items():
         shared = isinstance(following, tuple)
-        following = following[0] if shared else following
+        following = following[0] if isinstance(following, tuple) else following
         i = None if shared and name not in names[0] else _position("input", name, names[0])
         o = None if shared and following not in names[1] else _position("output", following, names[1])
         if i is None and o is None:

@@ -177,7 +177,7 @@ class Database:
         except (sqlite3.Error, OverflowError) as e:
             raise self._error(e) from None
 
-    def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         try:
             return self.connection.execute(sql, values).fetchall()
         except (sqlite3.Error, OverflowError) as e:
@@ -203,7 +203,7 @@ class Database:
             return self._find(c, values)
 
     @staticmethod
-    def _find(c: sqlite3.Connection, values: tuple[Any, ...]) -> int:
+    def _find(c: sqlite3.Connection, values: tuple[object, ...]) -> int:
         sql = "SELECT id FROM tasks WHERE kernel=? AND target=? AND features=? AND threads=? AND toolchain=?"
         return int(c.execute(sql, values).fetchone()[0])
 

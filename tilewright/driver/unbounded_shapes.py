@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from .service import serve
 from .specialization import can_open
 
 
-def open_all(run: Any, source: Any, options: Options) -> None:
+def open_all(run: object, source: object, options: Options) -> None:
     """Give an executable its program for all sizes, where target and options have such programs and the model can be
     one. What cannot is compiled for each size in its call; the logger says so."""
     if isinstance(run, DynamicExecutable) and can_open(options) and not options.buckets:
@@ -28,13 +28,13 @@ def open_all(run: Any, source: Any, options: Options) -> None:
 
 
 def opener(
-    source: Any, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
-) -> Callable[[dict[str, Any]], Any]:
+    source: object, options: Options, files: Callable[[], Sequence[MappedFile]] = tuple
+) -> Callable[[Mapping[str, object]], Any]:
     """A function from the option `inputs`, with open dimensions, to an executable. `files` are those of the model, as
     it was read: PackageError if others are there now."""
     source = protocol.compilable(source) if isinstance(source, StoredSource) else source
 
-    def make(inputs: dict[str, Any]) -> Any:
+    def make(inputs: Mapping[str, object]) -> Any:
         request = CompileRequest(source, replace(options, inputs={**inputs, **(options.inputs or {})}), keep=False)
         entry = CacheEntry.of(source, request.options)
         if entry is not None and not entry.path.exists():
@@ -53,7 +53,7 @@ def opener(
     return make
 
 
-def changed(source: Any) -> PackageError:
+def changed(source: object) -> PackageError:
     """What is raised where a model file is another one than was compiled."""
     return PackageError(
         f"{source} is not the model any more that was compiled", stage="specialize", hint="compile it again"

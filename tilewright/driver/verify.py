@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -204,7 +203,9 @@ def _check_calls(probe: Graph, arguments: list[np.ndarray], kept: list[list[np.n
     return worst
 
 
-def _check_call(op: ir.Operation, symbol: str, function: Any, inputs: list[Any], got: list[np.ndarray]) -> float:
+def _check_call(
+    op: ir.Operation, symbol: str, function: ir.OpView, inputs: list[np.ndarray], got: list[np.ndarray]
+) -> float:
     wide = interpret_function(function, inputs, float64=True)
     same: list[np.ndarray] | None = None
     worst = 0.0

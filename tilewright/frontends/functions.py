@@ -6,15 +6,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from ..ir.types import Typed
+
+T = TypeVar("T", bound="Typed")
 
 
-def trunc(n: Any, x: Any) -> Any:
+class OperatorWriter(Protocol[T]):
+    """What formulas ask of a node."""
+
+    def __call__(self, operator: str, *operands: T | float | None) -> T: ...
+
+    def tensor(self, x: float, dtype: str) -> T: ...
+
+
+def trunc(n: OperatorWriter[T], x: T) -> T:
     """The next integer toward zero."""
     return n("where", n("less", x, 0.0), n("ceil", x), n("floor", x))
 
 
-def atan2(n: Any, y: Any, x: Any) -> Any:
+def atan2(n: OperatorWriter[T], y: T, x: T) -> T:
     """By the arc tangent of the smaller of both divided by the larger."""
     ay, ax = n("abs", y), n("abs", x)
     steep = n("greater", ay, ax)
@@ -31,7 +44,7 @@ def atan2(n: Any, y: Any, x: Any) -> Any:
     return n("where", n("or", n("is_nan", x), n("is_nan", y)), n("add", x, y), made)
 
 
-def hypot(n: Any, x: Any, y: Any) -> Any:
+def hypot(n: OperatorWriter[T], x: T, y: T) -> T:
     """The larger one times the root of 1 plus the square of the quotient: nothing overflows on the way."""
     x, y = n("abs", x), n("abs", y)
     high, low = n("max", x, y), n("min", x, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def _large(array: np.ndarray) -> np.ndarray:
     return array[(array >= SMALLEST) | (array <= -SMALLEST)]
 
 
-def open_array(array: np.ndarray | None) -> Any:
+def open_array(array: np.ndarray | None) -> np.ndarray | None:
     """An array that NumPy computes with sizes in it: of Python integers where some of them are sizes."""
     if array is None or not holds_sizes(array):
         return array
@@ -115,7 +115,7 @@ _ON_SIZES = frozenset(
 _ON_FIRST = frozenset(("gather", "gather_elements", "gather_nd", "pad"))
 
 
-def check_computed(mnemonic: str, arrays: Sequence[Any], attributes: Mapping[str, Any]) -> None:
+def check_computed(mnemonic: str, arrays: Sequence[np.ndarray | None], attributes: Mapping[str, Any]) -> None:
     """Undecided if an operator on arrays with sizes in them is not computed ahead."""
     holds = [a is not None and a.dtype == object for a in arrays]
     fits = mnemonic in _ON_SIZES or (mnemonic in _ON_FIRST and not any(holds[1:]))
@@ -152,12 +152,12 @@ def same(a: int, b: int) -> bool:
     )
 
 
-def open_equal(x: Any, y: Any) -> Any:
+def open_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """``x == y`` of arrays with sizes in them. Undecided where two may be equal for some sizes and not for others."""
     return np.frompyfunc(same, 2, 1)(x, y).astype(bool)
 
 
-def open_div(x: Any, y: Any) -> Any:
+def open_div(x: np.ndarray, y: np.ndarray) -> Any:
     """Quotients without what is behind the point, of arrays with sizes in them. Undecided where a sign is not known."""
 
     def quotient(a: int, b: int) -> int:
@@ -171,7 +171,7 @@ def open_div(x: Any, y: Any) -> Any:
 
 
 #: what operators compute of arrays with sizes in them, where NumPy would ask what is not known
-REFERENCES = {
+REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "equal": open_equal,
     "div": open_div,
     "max": np.frompyfunc(larger, 2, 1),

@@ -102,7 +102,7 @@ class Tracing(Protocol):
 
     name: str
 
-    def trace(self, source: object, examples: Any, dynamic_shapes: Any) -> TracedSource:
+    def trace(self, source: object, examples: object, dynamic_shapes: object) -> TracedSource:
         """What `load` takes."""
 
 

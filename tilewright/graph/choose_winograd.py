@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch_mlir import ir
 
@@ -16,7 +16,7 @@ from ..support.errors import UsageError
 from ..support.sizes import is_open, typical
 from .machine_costs import WinogradCosts, required
 from .passes import PassReport, register
-from .rewrite import Rewriter, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, pattern, rewrite, shape, static
 
 #: how a convolution can be computed: by the direct sum, by F(2x2, 3x3), by F(4x4, 3x3)
 ALGORITHMS = ("direct", "2", "4")
@@ -89,7 +89,7 @@ class Winograd:
         algorithms = _algorithms(self.algorithms)
 
         @pattern("conv")
-        def to_winograd(rw: Rewriter, op: ir.Operation) -> Any:
+        def to_winograd(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """conv(x, w, b) -> add(winograd_conv(pad(x), transformed w), b)"""
             layer = layer_of(graph, op)
             if layer is None:
@@ -140,7 +140,7 @@ def layer_of(graph: Graph, op: ir.Operation) -> Layer | None:
     return Layer(typical(n), typical(h), typical(width), c, f)
 
 
-def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Any:
+def winograd(rw: Rewriter, op: ir.Operation, m: int) -> Rewritten:
     """What takes the place of a convolution."""
     x, w, bias = dialect.arguments(op)[:3]
     _, h, width, _ = shape(op.results[0])

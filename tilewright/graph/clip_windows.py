@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -20,7 +19,7 @@ from ..ops.windows import Clipped, clip
 from ..support.sizes import is_open
 from .machine_costs import RegionCosts, required
 from .passes import PassReport, register
-from .rewrite import Rewriter, pattern, replace, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, pattern, replace, rewrite, shape, static
 
 #: convolutions are divided where their estimate is then at most WORTH of what it was, into PIECES at most: the time to
 #: compile grows with them
@@ -120,7 +119,7 @@ def lines_of(op: ir.Operation) -> list[Line]:
 
 
 @pattern("conv")
-def clip_taps(rw: Rewriter, op: ir.Operation) -> Any:
+def clip_taps(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x, w) -> conv(slice(x), slice(w))"""
     x, w = dialect.arguments(op)[:2]
     if not static(x, w, op.results[0]) or 0 in (*shape(x), *shape(w), *shape(op.results[0])):
@@ -260,7 +259,7 @@ def _cut(sizes: Sizes, ends: list[list[int]], i: int) -> tuple[float, list[int]]
     return best[cuts[-1]]
 
 
-def split_conv(rw: Rewriter, op: ir.Operation, costs: RegionCosts) -> Any:
+def split_conv(rw: Rewriter, op: ir.Operation, costs: RegionCosts) -> Rewritten:
     """conv(x, w) -> concat of convolutions of slices of x and w"""
     x, w = dialect.arguments(op)[:2]
     a = dialect.attributes(op)

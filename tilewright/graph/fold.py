@@ -96,7 +96,7 @@ def _open(op: ir.Operation, results: list[Type]) -> bool:
 
 def merge_equal(graph: Graph) -> int:
     """Let `tw.constant` operations whose arrays are equal refer to one symbol; returns how many were redirected."""
-    first: dict[tuple, str] = {}
+    first: dict[tuple[object, ...], str] = {}
     merged = 0
     for op in graph.operations():
         if op.name != "tw.constant" or "symbol" not in op.attributes:

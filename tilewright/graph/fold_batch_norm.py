@@ -6,7 +6,6 @@ docs/semantics.md says what that may do to numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -16,7 +15,7 @@ from ..ir.graph import Graph
 from ..ir.types import is_float, numpy_dtype
 from ..support.dtypes import HALVES, wide
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, dtype, has_one_use, pattern, rewrite, shape
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, has_one_use, pattern, rewrite, shape
 
 
 @register("fold-batch-norm")
@@ -63,17 +62,17 @@ def _fits(exact: np.ndarray, kind: str) -> bool:
 
 def _statistics(rw: Rewriter, op: ir.Operation) -> tuple[np.ndarray, ...] | None:
     """Factor, mean, scale and bias of batch norm a channel, in double; None if they are not known, or no numbers."""
-    arrays = [rw.array(p) for p in op.operands[1:]]
-    if any(a is None for a in arrays):
+    arrays = [a for p in op.operands[1:] if (a := rw.array(p)) is not None]
+    if len(arrays) != len(op.operands) - 1:
         return None
-    scale, bias, mean, var = (a.astype(np.float64) for a in arrays)  # type: ignore[union-attr]
+    scale, bias, mean, var = (a.astype(np.float64) for a in arrays)
     with np.errstate(all="ignore"):
         k = scale / np.sqrt(var + dialect.attributes(op)["epsilon"])
     return (k, mean, scale, bias) if np.isfinite(k).all() else None
 
 
 @pattern("batch_norm")
-def conv_batch_norm(rw: Rewriter, op: ir.Operation) -> Any:
+def conv_batch_norm(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """batch_norm(conv(x, w, b)) -> conv(x, w * k, (b - mean) * k + bias), k = scale / sqrt(var + epsilon)"""
     y = op.operands[0]
     conv, known = defined_by(y, "conv", "conv_transpose"), _statistics(rw, op)
@@ -93,7 +92,7 @@ def conv_batch_norm(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("batch_norm")
-def batch_norm(rw: Rewriter, op: ir.Operation) -> Any:
+def batch_norm(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """batch_norm(x) -> x * k + (bias - mean * k), or (x - mean) * k + bias where that is much smaller; halves in f32"""
     x, *rest = op.operands
     known, kind = _statistics(rw, op), dtype(x)
@@ -127,10 +126,10 @@ def _constant_conv(rw: Rewriter, op: ir.Operation | None) -> tuple[np.ndarray, n
     if op is None or not is_float(dtype(op.results[0])):
         return None
     _, w, bias = dialect.arguments(op)[:3]
-    weights = rw.array(w)
-    if weights is None or not has_one_use(w) or (bias is not None and rw.array(bias) is None):
+    weights, numbers = rw.array(w), rw.array(bias)
+    if weights is None or not has_one_use(w) or (bias is not None and numbers is None):
         return None
-    return weights.astype(np.float64), None if bias is None else rw.array(bias).astype(np.float64)  # type: ignore[union-attr]
+    return weights.astype(np.float64), None if numbers is None else numbers.astype(np.float64)
 
 
 def _rebuild(rw: Rewriter, conv: ir.Operation, x: ir.Value, w: np.ndarray, bias: np.ndarray | None) -> ir.Value:
@@ -155,7 +154,7 @@ def _per_channel(rw: Rewriter, value: ir.Value, like: ir.Value, layout: str) -> 
 
 
 @pattern("mul")
-def scale_after_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def scale_after_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x, w, b) * k -> conv(x, w * k, b * k)"""
     for y, value in (tuple(op.operands), tuple(op.operands)[::-1]):
         conv = defined_by(y, "conv", "conv_transpose")
@@ -193,18 +192,18 @@ def _may_fold(k: np.ndarray, kind: str, *products: np.ndarray | None) -> bool:
 
 
 @pattern("add")
-def offset_after_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def offset_after_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x, w) + c -> conv(x, w, c)"""
     return _offset_after(rw, op, False)
 
 
 @pattern("add")
-def offset_into_bias(rw: Rewriter, op: ir.Operation) -> Any:
+def offset_into_bias(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x, w, b) + c -> conv(x, w, b + c)"""
     return _offset_after(rw, op, True)
 
 
-def _offset_after(rw: Rewriter, op: ir.Operation, has_bias: bool) -> Any:
+def _offset_after(rw: Rewriter, op: ir.Operation, has_bias: bool) -> Rewritten:
     for y, value in (tuple(op.operands), tuple(op.operands)[::-1]):
         conv = defined_by(y, "conv", "conv_transpose")
         if conv is None or not has_one_use(y) or y.type != op.results[0].type or not is_float(dtype(y)):
@@ -225,18 +224,18 @@ def _offset_after(rw: Rewriter, op: ir.Operation, has_bias: bool) -> Any:
 
 
 @pattern("conv")
-def scale_before_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def scale_before_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x * k, w, b) -> conv(x, w * k, b)"""
     return _before_conv(rw, op, "mul")
 
 
 @pattern("conv")
-def offset_before_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def offset_before_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x + c, w, b) -> conv(x, w, b + w c) where nothing is padded"""
     return _before_conv(rw, op, "add") if not any(dialect.attributes(op)["pads"]) else None
 
 
-def _before_conv(rw: Rewriter, op: ir.Operation, name: str) -> Any:
+def _before_conv(rw: Rewriter, op: ir.Operation, name: str) -> Rewritten:
     inner, found = defined_by(op.operands[0], name), _constant_conv(rw, op)
     if inner is None or found is None or not has_one_use(inner.results[0]):
         return None
@@ -278,7 +277,7 @@ def _row(rw: Rewriter, value: ir.Value, length: int) -> np.ndarray | None:
 
 
 @pattern("mul")
-def scale_after_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+def scale_after_matmul(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(x, w) * k -> matmul(x, w * k)"""
     y, value = op.operands
     found = _constant_matmul(rw, y)
@@ -291,7 +290,7 @@ def scale_after_matmul(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("mul")
-def scale_after_bias(rw: Rewriter, op: ir.Operation) -> Any:
+def scale_after_bias(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """(matmul(x, w) + b) * k -> matmul(x, w * k) + b * k"""
     y, value = op.operands
     add = defined_by(y, "add")
@@ -311,7 +310,7 @@ def scale_after_bias(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("matmul")
-def scale_before_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+def scale_before_matmul(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(x * k, w) -> matmul(x, k * w)"""
     inner, found = defined_by(op.operands[0], "mul"), _constant_matmul_itself(rw, op)
     if inner is None or found is None or not has_one_use(inner.results[0]):

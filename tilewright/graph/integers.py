@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch_mlir import ir
@@ -23,6 +23,7 @@ from .quantization import (
     BYTES,
     Quantized,
     Result,
+    Step,
     Weights,
     constant,
     dequantized,
@@ -35,7 +36,9 @@ from .quantization import (
     window,
 )
 from .rewrite import (
+    Pattern,
     Rewriter,
+    Rewritten,
     defined_by,
     dtype,
     either_order,
@@ -80,12 +83,12 @@ class Integers:
         return report
 
 
-def _kept_as(wanted: str) -> list[Any]:
+def _kept_as(wanted: str) -> list[Pattern]:
     """Patterns that keep 8-bit tensors in one signedness, through flips of the sign bit that meet and vanish."""
     offset = 128 if wanted == "ui8" else -128
 
     @pattern("dequantize_linear", "quantize_linear")
-    def one_signedness(rw: Rewriter, op: ir.Operation) -> Any:
+    def one_signedness(rw: Rewriter, op: ir.Operation) -> Rewritten:
         """dequantize(x: ui8) -> dequantize(flip_sign(x): i8); quantize to ui8 -> flip_sign(quantize to i8)"""
         x, s, z = dialect.arguments(op)[:3]
         stored = dtype(x) if op.name == "tw.dequantize_linear" else dialect.attributes(op)["to"]
@@ -99,7 +102,7 @@ def _kept_as(wanted: str) -> list[Any]:
         return rw.create("flip_sign", rw.again(op, [x, s, zero], to=wanted)[0])
 
     @pattern("requantize")
-    def requantized_in_one(rw: Rewriter, op: ir.Operation) -> Any:
+    def requantized_in_one(rw: Rewriter, op: ir.Operation) -> Rewritten:
         """requantize to ui8 -> flip_sign(requantize to i8)"""
         a = dialect.attributes(op)
         if a["to"] == wanted:
@@ -108,7 +111,7 @@ def _kept_as(wanted: str) -> list[Any]:
         return rw.create("flip_sign", rw.again(op, dialect.arguments(op), to=wanted, **moved)[0])
 
     @pattern("integer_conv", "integer_matmul")
-    def multiplied_in_one(rw: Rewriter, op: ir.Operation) -> Any:
+    def multiplied_in_one(rw: Rewriter, op: ir.Operation) -> Rewritten:
         """integer_matmul(x: ui8, w) -> integer_matmul(flip_sign(x): i8, w) + 128 * sum(w)"""
         x, w = op.operands
         numbers = constant(rw, w)
@@ -125,16 +128,16 @@ def _kept_as(wanted: str) -> list[Any]:
 
 
 @pattern("requantize")
-def halves_in_product(rw: Rewriter, op: ir.Operation) -> Any:
+def halves_in_product(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """requantize(x, bias, multiplier, shift, odd, half, exponent) -> requantize(x, bias, multiplier, shift) {even}"""
     x, bias, multiplier, shift, odd = dialect.arguments(op)[:5]
     return None if odd is None else rw.again(op, [x, bias, multiplier, shift], even=True)[0]
 
 
 def _flipped_zero(rw: Rewriter, scale: ir.Value, zero: ir.Value | None, to: str) -> ir.Value:
-    array = np.zeros(shape(scale), np.int64)  # type: ignore[arg-type]
-    if zero is not None:
-        array = array + constant(rw, zero).astype(np.int64)  # type: ignore[union-attr]
+    array = np.zeros(shape(scale), np.int64)
+    if (number := constant(rw, zero)) is not None:
+        array = array + number.astype(np.int64)
     return rw.constant((array + (128 if to == "ui8" else -128)).astype(numpy_dtype(to)), "zero")
 
 
@@ -212,7 +215,7 @@ def _is_vector(value: ir.Value, out: tuple[int | None, ...]) -> bool:
 
 
 @quantizing
-def quantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(clip(conv(dequantize(x), dequantize(w)))) -> requantize(integer_conv(x, w)), for matmul + bias too"""
     found = _product_and_bias(value)
     if found is None or not has_one_use(value):
@@ -231,7 +234,7 @@ def quantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Resul
 
 
 @pattern("conv", "matmul")
-def sum_of_quantized(rw: Rewriter, op: ir.Operation) -> Any:
+def sum_of_quantized(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(dequantize(x), dequantize(w)) without a quantization behind it -> dequantize(integer_conv(x, w)) + bias"""
     if dtype(op.results[0]) != "f32":
         return None
@@ -264,7 +267,7 @@ def _without_bias(rw: Rewriter, op: ir.Operation) -> Sum | None:
 
 
 @quantizing
-def quantized_product(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_product(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(clip(matmul(dequantize(x), dequantize(y)))) -> requantize(einsum(x, y)), if both zero points are 0"""
     inner = defined_by(value, "matmul")
     if inner is None or not has_one_use(value):
@@ -288,7 +291,7 @@ def quantized_product(rw: Rewriter, op: ir.Operation, value: ir.Value, result: R
 
 
 @quantizing
-def quantized_add(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_add(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(clip(dequantize(x) + dequantize(y))) -> integer_add(x, y), for differences too"""
     inner = defined_by(value, "add", "sub")
     if inner is None:
@@ -311,7 +314,7 @@ def quantized_add(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Resul
 
 
 @quantizing
-def quantized_mul(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_mul(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(clip(dequantize(x) * dequantize(y))) -> requantize((x - zx) * (y - zy))"""
     inner = defined_by(value, "mul")
     if inner is None:
@@ -336,7 +339,7 @@ def centred(rw: Rewriter, q: Quantized) -> ir.Value:
 
 
 @quantizing
-def quantized_mean(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_mean(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(reduce_mean(dequantize(x))) -> requantize(reduce_bytes(x))"""
     inner = defined_by(value, "reduce_mean")
     x = dequantized(rw, inner.operands[0]) if inner is not None else None
@@ -355,14 +358,14 @@ def quantized_mean(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Resu
 
 
 @pattern("reduce_mean")
-def mean_of_open_many(rw: Rewriter, op: ir.Operation) -> Any:
+def mean_of_open_many(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """reduce_mean(dequantize(x)) -> (reduce_bytes(x) / count - zero) * scale, for a count that is known when it runs"""
     x = dequantized(rw, op.operands[0])
     if x is None or not static(x.value, op.results[0]) or not shape(op.results[0]):
         return None
     attributes = dialect.attributes(op)
-    count = prod([shape(x.value)[a] for a in attributes["axes"]])  # type: ignore[type-var]
-    if not is_open(count) or not less(255 * count, 1 << 31):  # type: ignore[operator]
+    count = prod([shape(x.value)[a] for a in attributes["axes"]])
+    if not is_open(count) or not less(255 * count, 1 << 31):
         return None
     total = rw.create("cast", rw.create("reduce_bytes", x.value, **attributes), to="f32")
     many = rw.create("arange", count=1, dtype="f32", start=count, step=0)
@@ -370,7 +373,7 @@ def mean_of_open_many(rw: Rewriter, op: ir.Operation) -> Any:
     return rw.create("mul", mean, rw.constant(np.float32(x.scale)))
 
 
-def _mean_step(x: Quantized, count: int, result: Result) -> Any:
+def _mean_step(x: Quantized, count: int, result: Result) -> Step | None:
     if count < 1:
         return None
     bias, reach = np.array([-x.zero * count]), np.array([255.0 * count])
@@ -378,7 +381,7 @@ def _mean_step(x: Quantized, count: int, result: Result) -> Any:
 
 
 @quantizing
-def quantized_avg_pool(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def quantized_avg_pool(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(avg_pool(dequantize(x))) -> requantize(integer_conv(x, ones)), if all windows count all their places"""
     inner = defined_by(value, "avg_pool")
     x = dequantized(rw, inner.operands[0]) if inner is not None else None
@@ -401,7 +404,7 @@ def quantized_avg_pool(rw: Rewriter, op: ir.Operation, value: ir.Value, result: 
 
 
 @pattern("quantize_linear")
-def quantized_function(rw: Rewriter, op: ir.Operation) -> Any:
+def quantized_function(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """quantize(f(dequantize(x))) for elementwise f of x alone -> lookup(x, table): exact, any number of operators"""
     result = quantization(rw, op)
     if result is None or not static(op.operands[0]):
@@ -411,20 +414,25 @@ def quantized_function(rw: Rewriter, op: ir.Operation) -> Any:
     if table is None or len(sources) != 1 or shape(sources[0].value) != shape(op.results[0]):
         return None
     cls, (_, s, z) = dialect.operator(op), dialect.arguments(op)[:3]
-    zero = None if z is None else constant(rw, z).reshape(())  # type: ignore[union-attr]
+    scale, zero = constant(rw, s), constant(rw, z)
+    assert scale is not None  # `quantization` read both
     attributes = {**dialect.attributes(op), "axis": 0}
-    numbers = cls.reference(table, constant(rw, s).reshape(()), zero, **attributes)  # type: ignore[union-attr]
+    numbers = cls.reference(table, scale.reshape(()), None if zero is None else zero.reshape(()), **attributes)
     return rw.create("lookup", sources[0].value, rw.constant(np.asarray(numbers), "table"))
 
 
-def _table(rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, Any]) -> Any:
+def _table(
+    rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, np.ndarray | None]
+) -> np.ndarray | None:
     """The 256 values of an expression of one quantized tensor and numbers; None if it is something else."""
     if value not in known:
         known[value] = _table_of(rw, value, sources, known)
     return known[value]
 
 
-def _table_of(rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, Any]) -> Any:
+def _table_of(
+    rw: Rewriter, value: ir.Value, sources: list[Quantized], known: dict[ir.Value, np.ndarray | None]
+) -> np.ndarray | None:
     x = dequantized(rw, value)
     if x is not None and rw.array(x.value) is None:
         if sources and sources[0] != x:

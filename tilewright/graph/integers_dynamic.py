@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch_mlir import ir
 
 from ..ir import dialect
 from ..ir.types import type_of
 from .quantization import BYTES, constant, weights, window
-from .rewrite import Rewriter, defined_by, dtype, pattern, shape, static
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, pattern, shape, static
 
 
 @pattern("conv", "matmul")
-def sum_of_dynamic(rw: Rewriter, op: ir.Operation) -> Any:
+def sum_of_dynamic(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(dequantize(x, s, z), dequantize(w)) with computed s and z
     -> (integer_matmul(x, w) - z * sum(w)) * (s * scale of w); conv without padding too"""
     conv = op.name == "tw.conv"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch_mlir import ir
 
@@ -22,15 +20,16 @@ from .quantization import (
     step,
     window,
 )
-from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, shape, static
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, either_order, has_one_use, pattern, shape, static
 
 MOVES = ("reshape", "transpose", "slice", "expand", "max_pool", "reduce_max", "reduce_min", "tile")
 
 
 @pattern(*MOVES)
-def move_bytes(rw: Rewriter, op: ir.Operation) -> Any:
+def move_bytes(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """max_pool(dequantize(x)) -> dequantize(max_pool(x)), and for all that only moves or selects"""
-    if dequantized(rw, op.operands[0]) is None or constant(rw, dequantized(rw, op.operands[0]).value) is not None:  # type: ignore[union-attr]
+    q = dequantized(rw, op.operands[0])
+    if q is None or constant(rw, q.value) is not None:
         return None
     inner = defined_by(op.operands[0], "dequantize_linear")
     assert inner is not None
@@ -40,20 +39,20 @@ def move_bytes(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("concat")
-def concat_bytes(rw: Rewriter, op: ir.Operation) -> Any:
+def concat_bytes(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """concat(dequantize(x), dequantize(y)) of one scale and zero point -> dequantize(concat(x, y))"""
-    found = [dequantized(rw, v) for v in op.operands]
-    if any(q is None for q in found) or len({(q.scale, q.zero, dtype(q.value)) for q in found}) != 1:  # type: ignore[union-attr]
+    found = [q for v in op.operands if (q := dequantized(rw, v)) is not None]
+    if len(found) != len(op.operands) or len({(q.scale, q.zero, dtype(q.value)) for q in found}) != 1:
         return None
     inner = defined_by(op.operands[0], "dequantize_linear")
     assert inner is not None
     _, *params = dialect.arguments(inner)
-    joined = rw.create("concat", *[q.value for q in found], **dialect.attributes(op))  # type: ignore[union-attr]
+    joined = rw.create("concat", *[q.value for q in found], **dialect.attributes(op))
     return rw.create("dequantize_linear", joined, *params, axis=0)
 
 
 @pattern("quantize_linear")
-def concat_of_other_scales(rw: Rewriter, op: ir.Operation) -> Any:
+def concat_of_other_scales(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """quantize(concat(dequantize(x), dequantize(y))) -> concat of the numbers, each quantized anew"""
     inner = defined_by(op.operands[0], "concat")
     if inner is None or quantization(rw, op) is None or not has_one_use(op.operands[0]):
@@ -65,7 +64,7 @@ def concat_of_other_scales(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("quantize_linear")
-def quantized_before(rw: Rewriter, op: ir.Operation) -> Any:
+def quantized_before(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """quantize(reshape(x)) -> reshape(quantize(x)), so that what makes x can give 8-bit numbers; with a clip between
     them too"""
     value, clip = op.operands[0], defined_by(op.operands[0], "clip")
@@ -80,7 +79,7 @@ def quantized_before(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("quantize_linear")
-def unchanged(rw: Rewriter, op: ir.Operation) -> Any:
+def unchanged(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """quantize(dequantize(x)) with the same scale and zero point -> x"""
     x, result = dequantized(rw, op.operands[0]), quantization(rw, op)
     if x is None or result is None or (x.scale, x.zero, dtype(x.value)) != (result.scale, result.zero, result.to):
@@ -89,7 +88,7 @@ def unchanged(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("flip_sign")
-def flip_of_flip(rw: Rewriter, op: ir.Operation) -> Any:
+def flip_of_flip(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """flip_sign(flip_sign(x)) -> x"""
     inner = defined_by(op.operands[0], "flip_sign")
     return inner.operands[0] if inner is not None else None
@@ -128,7 +127,7 @@ def _constant_weights(rw: Rewriter, value: ir.Value) -> Weights | None:
 
 
 @pattern("conv", "matmul")
-def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
+def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(cast(x) - zx, cast(w) - zw) in i32 -> integer_matmul(x, w) - zx * sum(w); conv for constant zx"""
     conv = op.name == "tw.conv"
     if dtype(op.results[0]) != "i32" or not static(*op.operands, *op.results):
@@ -139,7 +138,7 @@ def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
         return None
     value, zero = x
     known = 0 if zero is None else constant(rw, zero)
-    if zero is not None and int(np.prod(shape(zero))) != 1:  # type: ignore[arg-type]
+    if zero is not None and int(np.prod(shape(zero))) != 1:
         return None
     if conv:
         if known is None or dialect.attributes(op)["layout"] != "nchw" or dialect.arguments(op)[2] is not None:
@@ -165,7 +164,7 @@ def product_of_bytes(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @quantizing
-def requantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Any:
+def requantized_sum(rw: Rewriter, op: ir.Operation, value: ir.Value, result: Result) -> Rewritten:
     """quantize(cast(integer_conv(...) + constants) * scales) -> requantize(integer_conv(...))"""
     scale, value = _scaled(rw, value)
     cast = defined_by(value, "cast")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,14 +97,21 @@ class _Run:
 
 
 def evaluate(
-    graph: Graph, op: ir.Operation, operands: list[Any], *, float64: bool = False, change: Change | None = None
+    graph: Graph,
+    op: ir.Operation,
+    operands: Sequence[np.ndarray | None],
+    *,
+    float64: bool = False,
+    change: Change | None = None,
 ) -> list[np.ndarray]:
     """The results of one `tw` operation; `operands` holds one array an SSA operand."""
     name = dialect.mnemonic(op)
     if name is None:
         raise CompileError(f"cannot interpret {op.name}: only level-2 graphs can be", stage="interpret")
     if name == "constant":
-        return [_promote(graph.constant_value(op.results[0]), float64)]
+        array = graph.constant_value(op.results[0])
+        assert array is not None
+        return [_promote(array, float64)]
     cls, attrs = dialect.operator(op), dialect.attributes(op)
     if float64:
         attrs |= {k: "f64" for k in _DTYPE_ATTRIBUTES if isinstance(attrs.get(k), str) and is_float(attrs[k])}
@@ -141,7 +148,7 @@ def _place(op: ir.Operation) -> str:
     return f'{op.name} "{", ".join(names(op))}"'
 
 
-def _promote(array: Any, float64: bool) -> np.ndarray:
+def _promote(array: np.ndarray, float64: bool) -> np.ndarray:
     if float64 and is_float(DTYPES.get(array.dtype, "")):
         return array.astype(np.float64, copy=False)
     return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch_mlir import ir
@@ -15,7 +15,7 @@ from ..ir.graph import Graph
 from .layout_choice import stay_first
 from .machine_costs import ImageCosts, WinogradCosts, required
 from .passes import PassReport, register
-from .rewrite import Pattern, Rewriter, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
+from .rewrite import Pattern, Rewriter, Rewritten, defined_by, elementwise, has_one_use, pattern, rewrite, shape, static
 from .simplify_shape import (
     grouped_permutation,
     permutation,
@@ -60,11 +60,11 @@ class Layout:
         first = self.first(graph) if self.mode == "auto" and self.lanes else set()
 
         def unless_first(p: Pattern) -> Pattern:
-            def apply(rw: Rewriter, op: ir.Operation) -> Any:
+            def apply(rw: Rewriter, op: ir.Operation) -> Rewritten:
                 return None if op.results[0] in first else p(rw, op)
 
             apply.__name__ = p.__name__
-            return pattern(*p.roots)(apply)  # type: ignore[attr-defined]
+            return pattern(*p.roots)(apply)
 
         chosen = [unless_first(few_channels), unless_first(channels_last)]
         return rewrite(graph, [*chosen, *PATTERNS])
@@ -86,7 +86,7 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 
 @pattern("conv")
-def few_channels(rw: Rewriter, op: ir.Operation) -> Any:
+def few_channels(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x) -> conv(pad(x)) with channels first, for an input x of the model that has few channels
 
     Transposing an image is slow where its rows of channels are shorter than a vector. Padded first, it is read through
@@ -105,7 +105,7 @@ def few_channels(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("conv", "conv_transpose", "integer_conv", "max_pool", "avg_pool", "lp_pool", "group_norm")
-def channels_last(rw: Rewriter, op: ir.Operation) -> Any:
+def channels_last(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv(x) -> transpose(conv {layout = "nhwc"}(transpose(x)))"""
     x, *rest = dialect.arguments(op)
     if dialect.attributes(op)["layout"] == "nhwc" or not static(op.results[0], x):
@@ -151,17 +151,17 @@ def _moves(order: Sequence[int], value: ir.Value) -> list[int]:
 
 
 @pattern("*")
-def through_elementwise(rw: Rewriter, op: ir.Operation) -> Any:
+def through_elementwise(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """add(transpose(x), transpose(y)) -> transpose(add(x, y)); constants and small operands are transposed"""
     if not elementwise(op) or not static(*op.results, *op.operands):
         return None
     out = shape(op.results[0])
     if not any(channels_first_of(v) is not None for v in op.operands):
         return None
-    moved = [_moved(v, out) for v in op.operands]
-    if any(m is None for m in moved):
+    moved = [m for v in op.operands if (m := _moved(v, out)) is not None]
+    if len(moved) != len(op.operands):
         return None
-    return rw.transpose(rw.again(op, [m(rw) for m in moved])[0], to_first(len(out)))  # type: ignore[misc]
+    return rw.transpose(rw.again(op, [m(rw) for m in moved])[0], to_first(len(out)))
 
 
 def _moved(value: ir.Value, out: tuple[int | None, ...]) -> Callable[[Rewriter], ir.Value] | None:
@@ -181,7 +181,7 @@ def _moved(value: ir.Value, out: tuple[int | None, ...]) -> Callable[[Rewriter],
 
 
 @pattern("batch_norm", "softmax", "log_softmax", "hardmax", "lp_norm", "resample", "cumsum")
-def through_axis(rw: Rewriter, op: ir.Operation) -> Any:
+def through_axis(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """softmax(transpose(x)) -> transpose(softmax(x)) along the axis that x has it on; images of tokens too are
     resampled so"""
     x, *rest = dialect.arguments(op)
@@ -195,7 +195,7 @@ def through_axis(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("requantize", "quantize_linear", "dequantize_linear", "lookup")
-def through_quantization(rw: Rewriter, op: ir.Operation) -> Any:
+def through_quantization(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """requantize(transpose(x)) -> transpose(requantize(x)) along the axis that x has it on"""
     x, *rest = dialect.arguments(op)
     inner, attrs = channels_first_of(x), dialect.attributes(op)
@@ -207,7 +207,7 @@ def through_quantization(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("concat")
-def through_concat(rw: Rewriter, op: ir.Operation) -> Any:
+def through_concat(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """concat(transpose(x), transpose(y)) -> transpose(concat(x, y))"""
     inner = [with_channels_last(v) for v in op.operands]
     constant = [defined_by(v, "constant") is not None for v in op.operands]
@@ -222,7 +222,7 @@ def through_concat(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("split")
-def through_split(rw: Rewriter, op: ir.Operation) -> Any:
+def through_split(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """split(transpose(x)) -> transposes of split(x)"""
     inner = channels_first_of(op.operands[0])
     if inner is None:
@@ -237,7 +237,7 @@ PER_DIMENSION = {"pad": ("low", "high"), "slice": ("starts", "sizes", "steps"), 
 
 
 @pattern(*PER_DIMENSION)
-def through_dimensions(rw: Rewriter, op: ir.Operation) -> Any:
+def through_dimensions(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """pad(transpose(x)) -> transpose(pad(x)), for slice and tile too"""
     inner = channels_first_of(op.operands[0])
     if inner is None:
@@ -252,7 +252,7 @@ def _permuted(entries: Sequence[int], perm: Sequence[int]) -> tuple[int, ...]:
 
 
 @pattern("*")
-def through_reduction(rw: Rewriter, op: ir.Operation) -> Any:
+def through_reduction(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """reduce_mean(transpose(x)) -> reduce_mean(x) over the axes that x has them on"""
     inner = channels_first_of(op.operands[0]) if op.name.startswith("tw.reduce_") else None
     if inner is None:
@@ -267,7 +267,7 @@ def through_reduction(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("matmul")
-def flatten_into_weights(rw: Rewriter, op: ir.Operation) -> Any:
+def flatten_into_weights(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(reshape(transpose(x)), w) -> matmul(reshape(x), w with its rows permuted), where the reshape flattens"""
     flat = defined_by(op.operands[0], "reshape")
     inner = channels_first_of(flat.operands[0]) if flat is not None else None

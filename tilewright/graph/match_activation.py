@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 
@@ -11,7 +10,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from .matching import affine, near, product
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, either_order, pattern, rewrite
+from .rewrite import Rewriter, Rewritten, defined_by, either_order, pattern, rewrite
 
 
 @register("match-activation")
@@ -35,7 +34,7 @@ class MatchActivation:
 
 
 @pattern("reciprocal", "div")
-def sigmoid(rw: Rewriter, op: ir.Operation) -> Any:
+def sigmoid(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """1 / (1 + exp(-x)) -> sigmoid(x)"""
     if op.name == "tw.div" and rw.scalar(op.operands[0]) != 1:
         return None
@@ -46,7 +45,7 @@ def sigmoid(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("div")
-def silu_quotient(rw: Rewriter, op: ir.Operation) -> Any:
+def silu_quotient(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x / (1 + exp(-x)) -> silu(x)"""
     x, base = op.operands[0], _one_plus_exp_of_negative(rw, op.operands[1])
     return rw.create("silu", x) if base is not None and base == x else None
@@ -65,7 +64,7 @@ def _one_plus_exp_of_negative(rw: Rewriter, value: ir.Value) -> ir.Value | None:
 
 
 @pattern("mul")
-def silu(rw: Rewriter, op: ir.Operation) -> Any:
+def silu(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * sigmoid(alpha * x) -> silu(x)"""
     for x, s in either_order(op):
         inner = defined_by(s, "sigmoid")
@@ -79,7 +78,7 @@ def silu(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("log")
-def softplus(rw: Rewriter, op: ir.Operation) -> Any:
+def softplus(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """log(1 + exp(x)) -> softplus(x), which does not overflow"""
     a, e, b = affine(rw, op.operands[0])
     inner = defined_by(e, "exp")
@@ -90,7 +89,7 @@ def softplus(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("mul")
-def mish(rw: Rewriter, op: ir.Operation) -> Any:
+def mish(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * tanh(softplus(x)) -> mish(x)"""
     for x, t in either_order(op):
         tanh = defined_by(t, "tanh")
@@ -102,7 +101,7 @@ def mish(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("mul", "div")
-def hard_sigmoid(rw: Rewriter, op: ir.Operation) -> Any:
+def hard_sigmoid(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """clip(x + 3, 0, 6) / 6 -> hard_sigmoid(x) with alpha 1/6"""
     c, factors = product(rw, op.results[0])
     x = _clipped_shift(rw, factors[0]) if len(factors) == 1 and near(c, 1 / 6, op.results[0]) else None
@@ -122,7 +121,7 @@ def _clipped_shift(rw: Rewriter, value: ir.Value) -> ir.Value | None:
 
 
 @pattern("mul", "div")
-def hard_swish(rw: Rewriter, op: ir.Operation) -> Any:
+def hard_swish(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * hard_sigmoid(x) with alpha 1/6, x * clip(x + 3, 0, 6) / 6 -> hard_swish(x)"""
     c, factors = product(rw, op.results[0])
     if len(factors) != 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -15,6 +14,7 @@ from .matching import affine
 from .passes import PassReport, register
 from .rewrite import (
     Rewriter,
+    Rewritten,
     defined_by,
     definition,
     dtype,
@@ -68,7 +68,7 @@ class Scores:
 
 
 @pattern("matmul")
-def attention(rw: Rewriter, op: ir.Operation) -> Any:
+def attention(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(softmax(scale * matmul(q, kT) + mask), v) -> attention(q, k, v, mask)"""
     weights, v = op.operands
     softmax, guards = _softmax_of(rw, weights)
@@ -165,7 +165,9 @@ def _constant(value: ir.Value) -> bool:
     return defined_by(value, "constant") is not None
 
 
-def _build(rw: Rewriter, op: ir.Operation, q: Any, kt: Any, v: Any, scale: float, found: Scores) -> Any:
+def _build(
+    rw: Rewriter, op: ir.Operation, q: ir.Value, kt: ir.Value, v: ir.Value, scale: float, found: Scores
+) -> Rewritten:
     """The tw.attention, if the shapes allow one; operands of rank 3 get a head dimension of 1."""
     ranks = {len(shape(x)) for x in (q, kt, v)}
     if len(ranks) != 1 or not static(q, kt) or len({dtype(x) for x in (q, kt, v)}) != 1:
@@ -187,11 +189,11 @@ def _build(rw: Rewriter, op: ir.Operation, q: Any, kt: Any, v: Any, scale: float
     return rw.reshape(out, shape(op.results[0]))
 
 
-def _four(dims: tuple[Any, ...]) -> tuple[Any, ...]:
+def _four(dims: tuple[int, ...]) -> tuple[int, ...]:
     return dims if len(dims) == 4 else (dims[0], 1, *dims[1:])
 
 
-def _fits(dims: tuple[Any, ...], rank: int, scores: tuple[Any, ...]) -> bool:
+def _fits(dims: tuple[int, ...], rank: int, scores: tuple[int, ...]) -> bool:
     full = dims if rank == 4 or len(dims) < 3 else _four(dims)
     try:
         return len(full) <= 4 and broadcast_shapes(full, scores) == scores
@@ -216,7 +218,7 @@ def _mask(rw: Rewriter, q: ir.Value, found: Scores, rank: int) -> ir.Value | Non
 
 
 @pattern("attention")
-def grouped_heads(rw: Rewriter, op: ir.Operation) -> Any:
+def grouped_heads(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """Keys and values that repeat each head for a group of queries -> the keys and values without the repetition"""
     q, k, v, mask = dialect.arguments(op)[:4]
     k0, v0 = (_without_repeat(x) for x in (k, v))
@@ -242,7 +244,7 @@ def _without_repeat(x: ir.Value | None) -> ir.Value | None:
 
 
 @pattern("attention")
-def mask_operand(rw: Rewriter, op: ir.Operation) -> Any:
+def mask_operand(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A mask of zeros goes, a constant lower-triangular one becomes `causal`, an expanded one loses the expansion"""
     q, k, v, mask = dialect.arguments(op)[:4]
     if mask is None:
@@ -253,7 +255,8 @@ def mask_operand(rw: Rewriter, op: ir.Operation) -> Any:
     if defined_by(mask, "constant") is None or type_of(mask).size > 1 << 26:
         return None
     array = rw.array(mask)
-    if not array.any():  # type: ignore[union-attr]
+    assert array is not None  # a constant
+    if not array.any():
         return rw.again(op, [q, k, v, None])[0]
     offset = causal_offset(array, (shape(q)[2], shape(k)[2]))
     if offset is None or dialect.attributes(op)["causal"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -17,7 +17,7 @@ from ..ops.quant import spread
 from ..support import sub_byte
 from ..support.sizes import typical
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, dtype, either_order, has_one_use, pattern, rewrite, shape
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, either_order, has_one_use, pattern, rewrite, shape
 
 #: dtypes of at most 8 bits that weights are kept in, of what they become, and of the floats that are multiplied
 STORED = ("i8", "ui8", *sub_byte.INTS)
@@ -55,7 +55,7 @@ class Coded:
     zero: np.ndarray
     scale: np.ndarray
 
-    def moved(self, move: Any, whole: bool) -> Coded:
+    def moved(self, move: Callable[[np.ndarray], np.ndarray], whole: bool) -> Coded:
         """All three after a reshape or transpose; `whole`: parameters first in the full shape."""
         full = (np.broadcast_to(a, self.codes.shape) if whole and a.size > 1 else a for a in (self.zero, self.scale))
         zero, scale = (move(a) if a.size > 1 or not whole else a.reshape(()) for a in full)
@@ -63,7 +63,7 @@ class Coded:
 
 
 @pattern("matmul")
-def product_of_few_bits(rw: Rewriter, op: ir.Operation) -> Any:
+def product_of_few_bits(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """matmul(x, (cast(codes) - zero) * scale) -> block_matmul(x, words, scale, zero)"""
     x, w = op.operands
     if dtype(x) not in FLOATS or len(shape(w)) != 2 or not shape(x) or defined_by(x, "constant") is not None:
@@ -91,7 +91,7 @@ def product_of_few_bits(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("mul")
-def take_column_scale(rw: Rewriter, op: ir.Operation) -> Any:
+def take_column_scale(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """block_matmul(x, words, scale) * constant of the columns -> block_matmul(x, words, scale * constant)"""
     for product, factor in either_order(op):
         inner, array = defined_by(product, "block_matmul"), _known(rw, factor)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 
 from ..ir.graph import Graph
 from .matching import affine, near, product
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, either_order, pattern, rewrite
+from .rewrite import Rewriter, Rewritten, defined_by, either_order, pattern, rewrite
 
 
 @register("match-gelu")
@@ -32,7 +31,7 @@ class MatchGelu:
 
 
 @pattern("mul")
-def gelu(rw: Rewriter, op: ir.Operation) -> Any:
+def gelu(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * 0.5 * (1 + erf(x / sqrt(2))), or 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))"""
     c, factors = product(rw, op.results[0])
     if len(factors) != 2:

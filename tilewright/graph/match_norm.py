@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -12,7 +11,18 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from .matching import mean_of
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, definition, either_order, has_one_use, pattern, rewrite, shape, static
+from .rewrite import (
+    Rewriter,
+    Rewritten,
+    defined_by,
+    definition,
+    either_order,
+    has_one_use,
+    pattern,
+    rewrite,
+    shape,
+    static,
+)
 
 
 @register("match-norm")
@@ -36,7 +46,7 @@ class MatchNorm:
 
 
 @pattern("mul", "div")
-def normalization(rw: Rewriter, op: ir.Operation) -> Any:
+def normalization(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """d * rsqrt(mean(d * d) + epsilon) -> layer_norm(x) where d is x - mean(x), else rms_norm(d)"""
     for d, factor in either_order(op) if op.name == "tw.mul" else [tuple(op.operands)]:
         root = _root(factor, "rsqrt" if op.name == "tw.mul" else "sqrt")
@@ -86,7 +96,7 @@ def _is_square(rw: Rewriter, value: ir.Value, d: ir.Value) -> bool:
 
 
 @pattern("mul")
-def take_scale(rw: Rewriter, op: ir.Operation) -> Any:
+def take_scale(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """mul(layer_norm(x), w) -> layer_norm(x, w), for rms_norm too"""
     for v, w in either_order(op):
         norm = defined_by(v, "layer_norm", "rms_norm")
@@ -98,7 +108,7 @@ def take_scale(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("add")
-def take_bias(rw: Rewriter, op: ir.Operation) -> Any:
+def take_bias(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """add(layer_norm(x, w), b) -> layer_norm(x, w, b)"""
     for v, b in either_order(op):
         norm = defined_by(v, "layer_norm")
@@ -120,7 +130,7 @@ def _parameter(rw: Rewriter, norm: ir.Operation, v: ir.Value, w: ir.Value, op: i
 
 
 @pattern("reshape")
-def groups_as_channels(rw: Rewriter, op: ir.Operation) -> Any:
+def groups_as_channels(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """reshape(group_norm(reshape(x, [n, groups, -1])), shape of x) -> group_norm(x)
 
     A group is the same run of numbers either way, but an image that keeps its shape may have its channels last.
@@ -138,18 +148,18 @@ def groups_as_channels(rw: Rewriter, op: ir.Operation) -> Any:
     dims = shape(x)
     if not static(x) or x.type != op.results[0].type or len(dims) < 3 or dims[0] != cut[0] or dims[1] % cut[1]:
         return None
-    parameters = [rw.array(v) for v in norm.operands[1:]]
-    if any(p is None for p in parameters):
+    parameters = [p for v in norm.operands[1:] if (p := rw.array(v)) is not None]
+    if len(parameters) != len(norm.operands) - 1:
         return None
     rw.names_of(inner, norm, op)
     hints = [rw.symbol(v) for v in norm.operands[1:]]
     each = dims[1] // cut[1]
-    wider = [rw.constant(np.repeat(p, each), hint) for p, hint in zip(parameters, hints, strict=True)]  # type: ignore[arg-type]
+    wider = [rw.constant(np.repeat(p, each), hint) for p, hint in zip(parameters, hints, strict=True)]
     return rw.again(norm, [x, *wider])[0]
 
 
 @pattern("mul")
-def take_channel_scale(rw: Rewriter, op: ir.Operation) -> Any:
+def take_channel_scale(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """mul(group_norm(x, 1, 0), w) -> group_norm(x, w, 0), for a w that varies along the channels alone"""
     for v, w in either_order(op):
         norm = defined_by(v, "group_norm")
@@ -164,7 +174,7 @@ def take_channel_scale(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("add")
-def take_channel_bias(rw: Rewriter, op: ir.Operation) -> Any:
+def take_channel_bias(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """add(group_norm(x, w, 0), b) -> group_norm(x, w, b), for a b that varies along the channels alone"""
     for v, b in either_order(op):
         norm = defined_by(v, "group_norm")

@@ -4,7 +4,6 @@ kernel reads pages in place."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -13,7 +12,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import numpy_dtype, type_of
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, dtype, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, pattern, rewrite, shape, static
 from .simplify_shape import permutation
 
 #: [B, S, H, D] to [B, H, S, D], and the same where S is still N pages of L
@@ -34,7 +33,7 @@ class MatchPages:
 
     def run(self, graph: Graph) -> PassReport:
         @pattern("attention")
-        def pages(rw: Rewriter, op: ir.Operation) -> Any:
+        def pages(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """attention(q, gathered k, gathered v) -> paged_attention(q, k, v, table)"""
             q, k, v, mask = dialect.arguments(op)
             keys, values = _gathered(k), _gathered(v)
@@ -72,7 +71,7 @@ class GatherPages:
 
     def run(self, graph: Graph) -> PassReport:
         @pattern("paged_attention")
-        def gathered(rw: Rewriter, op: ir.Operation) -> Any:
+        def gathered(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """paged_attention(q, k, v, table, lengths) -> attention(q, gathered k, gathered v, mask)"""
             q, k, v, table, lengths, mask = dialect.arguments(op)
             if not static(q, k, v, table):

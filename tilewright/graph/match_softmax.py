@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 
 from ..ir.graph import Graph
 from .matching import reduced
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, either_order, pattern, rewrite, shape
+from .rewrite import Rewriter, Rewritten, defined_by, either_order, pattern, rewrite, shape
 
 
 @register("match-softmax")
@@ -33,18 +32,18 @@ class MatchSoftmax:
 
 
 @pattern("div", "mul")
-def softmax(rw: Rewriter, op: ir.Operation) -> Any:
+def softmax(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """exp(x - max(x)) / sum(exp(x - max(x))), the quotient also as a product with the reciprocal"""
     return _softmax(rw, op, False)
 
 
 @pattern("div", "mul")
-def softmax_of_any(rw: Rewriter, op: ir.Operation) -> Any:
+def softmax_of_any(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """exp(x) / sum(exp(x)), which overflows where softmax does not"""
     return _softmax(rw, op, True)
 
 
-def _softmax(rw: Rewriter, op: ir.Operation, of_any: bool) -> Any:
+def _softmax(rw: Rewriter, op: ir.Operation, of_any: bool) -> Rewritten:
     for e, s in either_order(op) if op.name == "tw.mul" else [tuple(op.operands)]:
         if op.name == "tw.mul":
             inverse = defined_by(s, "reciprocal")

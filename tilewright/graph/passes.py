@@ -98,7 +98,7 @@ def available() -> dict[str, str]:
     return {name: (inspect.getdoc(cls) or "").split("\n")[0] for name, cls in sorted(_PASSES.items())}
 
 
-def options(name: str) -> dict[str, tuple[Any, Any]]:
+def options(name: str) -> dict[str, tuple[Any, object]]:
     """The options of a pass: name -> (type, default); UsageError if there is no such pass.
 
     >>> options("layout")["mode"][1]
@@ -115,7 +115,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _default(f: dataclasses.Field) -> Any:
+def _default(f: dataclasses.Field[object]) -> object:
     if f.default_factory is not dataclasses.MISSING:
         return f.default_factory()
     return None if f.default is dataclasses.MISSING else f.default
@@ -205,7 +205,7 @@ def _mlir_pass(pipeline: str) -> Pass:
     return MlirPass(pipeline)
 
 
-def make(name: str, **values: Any) -> Pass:
+def make(name: str, **values: object) -> Pass:
     """A pass by name; option values may be text, which is converted to the option's type.
 
     >>> make("fold", max_elements="64")
@@ -263,7 +263,7 @@ def _convert(text: str, kind: Any) -> Any:
     return kind(text)
 
 
-def _describe(kind: Any) -> str:
+def _describe(kind: object) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
@@ -343,7 +343,7 @@ def pass_text(p: Pass) -> str:
     return f"{name}{{{' '.join(chosen)}}}" if chosen else name
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """An option's value as `convert` reads it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         every = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value)}

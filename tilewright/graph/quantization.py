@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from ..ir import dialect
 from ..ops.quant import limits
-from .rewrite import Pattern, Rewriter, defined_by, dtype, has_one_use, pattern, shape
+from .rewrite import Pattern, Rewriter, Rewritten, defined_by, dtype, has_one_use, pattern, shape
 
 BYTES = ("i8", "ui8")
 #: a float bias becomes a whole number of quanta of the sum; at most this part of a quantum of the result may be lost
@@ -91,7 +91,7 @@ def window(conv: ir.Operation) -> dict[str, Any]:
     return {k: attributes[k] for k in ("strides", "pads", "dilations", "groups")}
 
 
-def _number(rw: Rewriter, value: ir.Value | None) -> Any:
+def _number(rw: Rewriter, value: ir.Value | None) -> float | None:
     array = constant(rw, value)
     return None if array is None or array.size != 1 else array.reshape(-1)[0].item()
 
@@ -146,13 +146,13 @@ def through_clips(rw: Rewriter, value: ir.Value, result: Result) -> tuple[ir.Val
         value, result = inner, result.clipped(low, high)
 
 
-def quantizing(f: Callable[[Rewriter, ir.Operation, ir.Value, Result], Any]) -> Pattern:
+def quantizing(f: Callable[[Rewriter, ir.Operation, ir.Value, Result], Rewritten]) -> Pattern:
     """Decorator: a pattern of ``quantize_linear`` to 8 bits, which also gets what is quantized, without the clips in
     front, and how the result is stored, with them."""
 
     @pattern("quantize_linear")
     @wraps(f)
-    def match(rw: Rewriter, op: ir.Operation) -> Any:
+    def match(rw: Rewriter, op: ir.Operation) -> Rewritten:
         result = quantization(rw, op)
         return None if result is None else f(rw, op, *through_clips(rw, op.operands[0], result))
 

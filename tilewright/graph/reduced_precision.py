@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch_mlir import ir
@@ -16,7 +16,20 @@ from ..ir.types import numpy_dtype
 from .cse import Cse
 from .layout import to_last
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, definition, dtype, elementwise, pattern, rewrite, shape, static, users
+from .rewrite import (
+    Pattern,
+    Rewriter,
+    Rewritten,
+    defined_by,
+    definition,
+    dtype,
+    elementwise,
+    pattern,
+    rewrite,
+    shape,
+    static,
+    users,
+)
 from .simplify_shape import permutation
 
 #: operators that only move elements (or pick some): rounding before them is rounding after them
@@ -86,9 +99,9 @@ class _Narrowing:
             self.symbols[rw.symbol(value)] = rw.symbol(new)
         return new
 
-    def contractions(self):
+    def contractions(self) -> Pattern:
         @pattern("matmul", "conv")
-        def contraction(rw: Rewriter, op: ir.Operation) -> Any:
+        def contraction(rw: Rewriter, op: ir.Operation) -> Rewritten:
             x, w, *rest = dialect.arguments(op)
             if dtype(x) != "f32" or dtype(w) != "f32" or not static(x, w):
                 return None
@@ -121,7 +134,9 @@ class _Narrowing:
             return rw.constant(np.pad(array, [(0, n) for n in more]), rw.symbol(value))
         return rw.create("pad", value, low=(0,) * len(more), high=more)
 
-    def padded_channels(self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list) -> Any:
+    def padded_channels(
+        self, rw: Rewriter, op: ir.Operation, x: ir.Value, w: ir.Value, rest: list[ir.Value | None]
+    ) -> Rewritten:
         """A convolution of an odd number of channels gets one of zeros, so that they can be summed in pairs; the first
         one of a model, whose input has the channels first, sums pairs of neighbouring columns instead."""
         attrs = dialect.attributes(op)
@@ -139,7 +154,9 @@ class _Narrowing:
         x = rw.create("pad", self.narrow(rw, x), **extra)
         return rw.again(op, [x, small, *rest], dtype="f32", pads=(0,) * len(pads))[0]
 
-    def padded_columns(self, rw: Rewriter, op: ir.Operation, x: ir.Value, weights: np.ndarray, rest: list) -> Any:
+    def padded_columns(
+        self, rw: Rewriter, op: ir.Operation, x: ir.Value, weights: np.ndarray, rest: list[ir.Value | None]
+    ) -> Rewritten:
         """A convolution of x with its channels first; an odd kernel gets one more column, of zeros."""
         attrs, rank = dialect.attributes(op), weights.ndim
         more = weights.shape[-1] % 2
@@ -160,9 +177,9 @@ class _Narrowing:
         pads = (0,) * len(attrs["pads"])
         return rw.again(op, [x, small, *rest], dtype="f32", pads=pads, x_layout="nchw")[0]
 
-    def attention(self):
+    def attention(self) -> Pattern:
         @pattern("attention")
-        def attention(rw: Rewriter, op: ir.Operation) -> Any:
+        def attention(rw: Rewriter, op: ir.Operation) -> Rewritten:
             q, k, v, *mask = dialect.arguments(op)
             if dtype(q) != "f32" or not static(q, k, v):
                 return None
@@ -174,9 +191,9 @@ class _Narrowing:
 
         return attention
 
-    def weights(self):
+    def weights(self) -> Pattern:
         @pattern("matmul", "conv")
-        def weight(rw: Rewriter, op: ir.Operation) -> Any:
+        def weight(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """matmul(x, w) -> matmul(x, w in f16)"""
             x, w, *rest = dialect.arguments(op)
             array = rw.array(w)
@@ -188,11 +205,11 @@ class _Narrowing:
 
     # ---- between kernels ----
 
-    def moves(self):
+    def moves(self) -> list[Pattern]:
         small = self.small
 
         @pattern("cast")
-        def rounded_twice(rw: Rewriter, op: ir.Operation) -> Any:
+        def rounded_twice(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """cast(cast(x to f32) to bf16) -> x"""
             inner = defined_by(op.operands[0], "cast")
             if inner is None or dtype(op.results[0]) != small or dtype(inner.operands[0]) != small:
@@ -200,7 +217,7 @@ class _Narrowing:
             return inner.operands[0] if dtype(inner.results[0]) == "f32" else None
 
         @pattern("cast")
-        def rounded_before(rw: Rewriter, op: ir.Operation) -> Any:
+        def rounded_before(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """cast(reshape(x) to bf16) -> reshape(cast(x to bf16)), where all that read the result round it"""
             inner = defined_by(op.operands[0], *MOVES)
             if inner is None or dtype(op.results[0]) != small or dtype(op.operands[0]) != "f32":

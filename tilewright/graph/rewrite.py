@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 from torch_mlir import ir
@@ -30,18 +30,34 @@ from ..support.budget import check_time
 from ..support.errors import CompileError
 from ..support.sizes import Undecided, current
 
-Pattern = Callable[["Rewriter", ir.Operation], Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: what a pattern puts in the place of an operation; None where it does not apply
+Rewritten: TypeAlias = "ir.Value | Sequence[ir.Value] | None"
+Rewrite = Callable[["Rewriter", ir.Operation], Rewritten]
+
+
+class Pattern(Protocol):
+    """A `Rewrite` and the mnemonics that it is tried on (see `pattern`)."""
+
+    __name__: str
+    roots: tuple[str, ...]
+
+    def __call__(self, rw: Rewriter, op: ir.Operation, /) -> Rewritten: ...
+
 
 #: sweeps over the graph after which the driver concludes that two patterns undo each other
 MAX_SWEEPS = 200
 
 
-def pattern(*names: str) -> Callable[[Pattern], Pattern]:
+def pattern(*names: str) -> Callable[[Rewrite], Pattern]:
     """Decorator: the pattern is tried on operators with these mnemonics (``"*"``: on all, after the others)."""
 
-    def mark(f: Pattern) -> Pattern:
-        f.roots = names  # type: ignore[attr-defined]
-        return f
+    def mark(f: Rewrite) -> Pattern:
+        marked = cast(Pattern, f)
+        marked.roots = names
+        return marked
 
     return mark
 
@@ -145,10 +161,10 @@ class Rewriter:
         """A new ``tw.<name>`` with one result, in front of the matched operation."""
         return dialect.create(name, *operands, location=self.location, **attrs)[0]
 
-    def constant(self, array: Any, hint: str = "c") -> ir.Value:
+    def constant(self, array: npt.ArrayLike, hint: str = "c") -> ir.Value:
         return self.graph.constant(np.asarray(array), hint, self.location)
 
-    def like(self, number: Any, value: ir.Value) -> ir.Value:
+    def like(self, number: npt.ArrayLike, value: ir.Value) -> ir.Value:
         """A rank-0 constant of the dtype of `value`."""
         with np.errstate(over="ignore"):
             return self.constant(np.asarray(number).astype(numpy_dtype(type_of(value).dtype)))
@@ -170,7 +186,9 @@ class Rewriter:
         op = defined_by(value, "constant")
         if op is None or not 0 < type_of(value).size <= 1 << 20:
             return None
-        flat = self.graph.constant_value(value).reshape(-1)  # type: ignore[union-attr]
+        array = self.array(value)
+        assert array is not None
+        flat = array.reshape(-1)
         return flat[0].item() if flat[0] == flat[-1] and (flat == flat[0]).all() else None
 
     def symbol(self, value: ir.Value) -> str:
@@ -221,7 +239,7 @@ def rewrite(graph: Graph, patterns: Sequence[Pattern], limit: int = MAX_SWEEPS) 
     """
     table: dict[str, list[Pattern]] = {}
     for p in patterns:
-        for root in p.roots:  # type: ignore[attr-defined]
+        for root in p.roots:
             table.setdefault(f"tw.{root}", []).append(p)
     rw = Rewriter(graph)
     with use():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -12,7 +11,18 @@ from ..ir import dialect
 from ..ir.types import broadcast_shapes, is_float, is_unsigned, type_of
 from ..support.dtypes import HALVES, INTS, NUMPY, TYPES
 from ..support.sub_byte import NARROW
-from .rewrite import Rewriter, defined_by, definition, dtype, either_order, has_one_use, pattern, shape, static
+from .rewrite import (
+    Rewriter,
+    Rewritten,
+    defined_by,
+    definition,
+    dtype,
+    either_order,
+    has_one_use,
+    pattern,
+    shape,
+    static,
+)
 
 #: operators whose operands may change places
 COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
@@ -21,7 +31,7 @@ COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor", "equal")
 LARGE = 1 << 16
 
 
-def power_of_two(c: Any) -> bool:
+def power_of_two(c: float) -> bool:
     """c is +-2**k, and so is its inverse, exactly, in every float type (no subnormals)."""
     return math.isfinite(c) and c != 0 and abs(math.frexp(c)[0]) == 0.5 and 2.0**-14 <= abs(c) <= 2.0**14
 
@@ -31,7 +41,7 @@ def same_type(a: ir.Value, b: ir.Value) -> bool:
 
 
 @pattern(*COMMUTATIVE)
-def constant_right(rw: Rewriter, op: ir.Operation) -> Any:
+def constant_right(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """add(c, x) -> add(x, c), so that other patterns look on one side only"""
     a, b = op.operands
     if defined_by(a, "constant") is not None and defined_by(b, "constant") is None:
@@ -40,7 +50,7 @@ def constant_right(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("add", "sub")
-def add_zero(rw: Rewriter, op: ir.Operation) -> Any:
+def add_zero(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x + 0 -> x for integers and sums, x + (-0) and x - 0 -> x for all floats: -0 + 0 is 0"""
     x, c = op.operands
     array = rw.array(c)
@@ -58,21 +68,21 @@ def _unsigned_zero(rw: Rewriter, x: ir.Value) -> bool:
 
 
 @pattern("add")
-def add_any_zero(rw: Rewriter, op: ir.Operation) -> Any:
+def add_any_zero(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x + 0 -> x, where the sign of a zero does not matter"""
     x, c = op.operands
     return rw.broadcast(x, shape(op.results[0])) if rw.splat(c) == 0 else None
 
 
 @pattern("mul", "div")
-def times_one(rw: Rewriter, op: ir.Operation) -> Any:
+def times_one(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * 1 and x / 1 -> x"""
     x, c = op.operands
     return rw.broadcast(x, shape(op.results[0])) if rw.splat(c) == 1 else None
 
 
 @pattern("mul")
-def times_minus_one(rw: Rewriter, op: ir.Operation) -> Any:
+def times_minus_one(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x * -1 -> neg(x)"""
     x, c = op.operands
     if rw.scalar(c) == -1 and same_type(x, op.results[0]) and not is_unsigned(dtype(x)):
@@ -81,7 +91,7 @@ def times_minus_one(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("sub")
-def subtract_constant(rw: Rewriter, op: ir.Operation) -> Any:
+def subtract_constant(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x - c -> x + (-c), which is exact"""
     x, c = op.operands
     array = rw.array(c)
@@ -91,7 +101,7 @@ def subtract_constant(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("div")
-def divide_by_power_of_two(rw: Rewriter, op: ir.Operation) -> Any:
+def divide_by_power_of_two(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x / 8 -> x * 0.125; only where 1 / c is exact"""
     x, c = op.operands
     number = rw.scalar(c)
@@ -101,7 +111,7 @@ def divide_by_power_of_two(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("div")
-def one_over(rw: Rewriter, op: ir.Operation) -> Any:
+def one_over(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """1 / x -> reciprocal(x)"""
     c, x = op.operands
     if rw.scalar(c) == 1 and is_float(dtype(x)) and same_type(x, op.results[0]):
@@ -110,7 +120,7 @@ def one_over(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("reciprocal")
-def reciprocal_of_sqrt(rw: Rewriter, op: ir.Operation) -> Any:
+def reciprocal_of_sqrt(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """1 / sqrt(x) -> rsqrt(x); not of halves, which round the root too"""
     root = defined_by(op.operands[0], "sqrt")
     if root is None or TYPES[dtype(op.operands[0])].bits == 16:
@@ -124,7 +134,7 @@ LARGEST_POWER = 64
 
 
 @pattern("pow")
-def small_power(rw: Rewriter, op: ir.Operation) -> Any:
+def small_power(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x ** 2 -> x * x, and whole powers of integers; of floats x ** 3 (not of halves), 1, 0.5, -0.5 and -1"""
     x, c = op.operands
     exponent = rw.scalar(c)
@@ -184,21 +194,21 @@ SIGN_KEPT = ("add", "mul", "div", "sqrt", "reciprocal", "rsqrt", "reduce_sum", "
 
 
 @pattern("neg", "not")
-def undone(rw: Rewriter, op: ir.Operation) -> Any:
+def undone(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """neg(neg(x)), not(not(x)) -> x"""
     inner = defined_by(op.operands[0], dialect.mnemonic(op) or "")
     return inner.operands[0] if inner is not None else None
 
 
 @pattern("relu", "abs", "floor", "ceil", "round", "sign")
-def done_before(rw: Rewriter, op: ir.Operation) -> Any:
+def done_before(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """relu(relu(x)) -> relu(x), and other operators that change nothing the second time"""
     inner = defined_by(op.operands[0], dialect.mnemonic(op) or "")
     return op.operands[0] if inner is not None and dialect.attributes(inner) == dialect.attributes(op) else None
 
 
 @pattern("add", "sub")
-def add_negative(rw: Rewriter, op: ir.Operation) -> Any:
+def add_negative(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """x + neg(y) -> x - y, x - neg(y) -> x + y"""
     name = dialect.mnemonic(op)
     for x, y in either_order(op) if name == "add" else [tuple(op.operands)]:
@@ -209,7 +219,7 @@ def add_negative(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("mul")
-def multiply_negative(rw: Rewriter, op: ir.Operation) -> Any:
+def multiply_negative(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """neg(x) * c -> x * (-c)"""
     x, c = op.operands
     inner, array = defined_by(x, "neg"), rw.array(c)
@@ -219,18 +229,18 @@ def multiply_negative(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("add", "mul")
-def merge_constants(rw: Rewriter, op: ir.Operation) -> Any:
+def merge_constants(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """(x + c) + d -> x + (c + d), (x * c) * d -> x * (c * d), where that is exact: integers, powers of two from 1 on"""
     return _merged(rw, op, exact=True)
 
 
 @pattern("add", "mul")
-def merge_rounded_constants(rw: Rewriter, op: ir.Operation) -> Any:
+def merge_rounded_constants(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """(x + c) + d -> x + (c + d), (x * c) * d -> x * (c * d): one rounding less, but digits and overflows differ"""
     return _merged(rw, op, exact=False)
 
 
-def _merged(rw: Rewriter, op: ir.Operation, exact: bool) -> Any:
+def _merged(rw: Rewriter, op: ir.Operation, exact: bool) -> Rewritten:
     name = dialect.mnemonic(op) or ""
     d = rw.array(op.operands[1])
     inner = defined_by(op.operands[0], name)
@@ -298,7 +308,7 @@ def limited(rw: Rewriter, x: ir.Value, low: float | None, high: float | None) ->
 
 
 @pattern("clip", "max", "min", "relu")
-def merge_limits(rw: Rewriter, op: ir.Operation) -> Any:
+def merge_limits(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """max(x, 0) -> relu(x); min(max(x, 0), 6) -> clip(x, 0, 6); limits that say nothing go"""
     outer = limits(rw, op)
     if outer is None:
@@ -326,7 +336,7 @@ def merge_limits(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("where")
-def known_choice(rw: Rewriter, op: ir.Operation) -> Any:
+def known_choice(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """where(true, x, y) -> x, where(c, x, x) -> x"""
     condition, x, y = op.operands
     out = op.results[0]
@@ -337,7 +347,7 @@ def known_choice(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("where")
-def where_not(rw: Rewriter, op: ir.Operation) -> Any:
+def where_not(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """where(not(c), x, y) -> where(c, y, x)"""
     condition, x, y = op.operands
     inner = defined_by(condition, "not")
@@ -345,7 +355,7 @@ def where_not(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("and", "or")
-def logic_with_constant(rw: Rewriter, op: ir.Operation) -> Any:
+def logic_with_constant(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """and(x, true) -> x, or(x, false) -> x"""
     x, c = op.operands
     neutral = rw.splat(c) if dtype(x) == "i1" else None
@@ -355,7 +365,7 @@ def logic_with_constant(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("cast")
-def cast_to_same(rw: Rewriter, op: ir.Operation) -> Any:
+def cast_to_same(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """cast(x) to the dtype it has -> x; cast(cast(x)) -> cast(x) where the inner cast loses nothing
 
     Of integers that become floats and integers again, only where the last hold them: out of range, a float is converted

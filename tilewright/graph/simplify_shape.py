@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -13,7 +12,7 @@ from torch_mlir import ir
 from ..ir import dialect
 from ..ir.types import broadcast_shapes, type_of
 from ..support.sizes import is_open
-from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, shape, static
+from .rewrite import Rewriter, Rewritten, defined_by, definition, elementwise, has_one_use, pattern, shape, static
 
 
 def permutation(op: ir.Operation) -> tuple[int, ...]:
@@ -24,7 +23,7 @@ def permutation(op: ir.Operation) -> tuple[int, ...]:
 
 
 @pattern("transpose")
-def transpose_of_transpose(rw: Rewriter, op: ir.Operation) -> Any:
+def transpose_of_transpose(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """Identity transposes go, two in a row become one, one that moves only dimensions of size 1 becomes a reshape"""
     x, perm = op.operands[0], permutation(op)
     if perm == tuple(range(len(perm))):
@@ -41,7 +40,7 @@ def transpose_of_transpose(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("transpose")
-def transpose_of_reshape(rw: Rewriter, op: ir.Operation) -> Any:
+def transpose_of_reshape(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """transpose(reshape(x)) -> reshape(transpose(x)) where the transpose keeps together what the reshape splits
 
     Transposes gather in front of reshapes, where they meet other transposes: exporters write the transpose of a key in
@@ -109,7 +108,7 @@ def reshape_groups(a: Sequence[int], b: Sequence[int]) -> list[tuple[range, rang
 
 
 @pattern("reshape")
-def reshape_of_reshape(rw: Rewriter, op: ir.Operation) -> Any:
+def reshape_of_reshape(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A reshape to the same shape goes, of two in a row the first goes, -1 is resolved"""
     x, out = op.operands[0], shape(op.results[0])
     if None in out:
@@ -123,7 +122,7 @@ def reshape_of_reshape(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("reshape")
-def reshape_back(rw: Rewriter, op: ir.Operation) -> Any:
+def reshape_back(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """reshape(f(reshape(x))) -> f(reshape(x)) where f works on the last dimension only
 
     Exporters flatten batch and sequence around every matrix product; then residual adds do not meet the product.
@@ -180,7 +179,7 @@ def _last_dimension_only(op: ir.Operation) -> int | None:
 
 
 @pattern("reshape")
-def split_and_back(rw: Rewriter, op: ir.Operation) -> Any:
+def split_and_back(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """reshape(f(reshape(x), y)) -> f(x, reshape(y)) where f works on elements and the result has the shape of x
 
     Exporters split the windows of a batch of images off their scores to add a mask that is different in each.
@@ -234,7 +233,7 @@ def _joined(dims: Sequence[int], split: Sequence[int], whole: Sequence[int]) -> 
 
 
 @pattern("expand")
-def expand_nothing(rw: Rewriter, op: ir.Operation) -> Any:
+def expand_nothing(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """Expansions that repeat nothing become reshapes, two in a row become one"""
     x, out = op.operands[0], shape(op.results[0])
     if not static(x, op.results[0]):
@@ -246,7 +245,7 @@ def expand_nothing(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("*")
-def drop_expand(rw: Rewriter, op: ir.Operation) -> Any:
+def drop_expand(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """add(expand(x), y) -> add(x, y) where broadcasting gives the same shape; neg(expand(x)) -> expand(neg(x))"""
     if not elementwise(op):
         return None
@@ -271,7 +270,7 @@ def drop_expand(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("slice")
-def slice_simple(rw: Rewriter, op: ir.Operation) -> Any:
+def slice_simple(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """Slices of everything go, slices of slices become one, a slice within one operand of a concat reads that one"""
     x, a = op.operands[0], dialect.attributes(op)
     starts, sizes, steps = a["starts"], a["sizes"], a["steps"]
@@ -294,7 +293,9 @@ def slice_simple(rw: Rewriter, op: ir.Operation) -> Any:
     return _slice_of_concat(rw, joined, starts, sizes, steps) if joined is not None else None
 
 
-def _slice_of_concat(rw: Rewriter, joined: ir.Operation, starts: Any, sizes: Any, steps: Any) -> Any:
+def _slice_of_concat(
+    rw: Rewriter, joined: ir.Operation, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]
+) -> Rewritten:
     axis = dialect.attributes(joined)["axis"] % len(sizes)
     ends = (starts[axis], starts[axis] + (sizes[axis] - 1) * steps[axis])
     low, high, at = min(ends), max(ends), 0
@@ -308,7 +309,7 @@ def _slice_of_concat(rw: Rewriter, joined: ir.Operation, starts: Any, sizes: Any
 
 
 @pattern("concat")
-def concat_simple(rw: Rewriter, op: ir.Operation) -> Any:
+def concat_simple(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A concat of one goes, empty operands go, a concat along the same axis inside is taken apart"""
     operands = list(op.operands)
     axis = dialect.attributes(op)["axis"] % len(shape(op.results[0]))
@@ -327,7 +328,7 @@ def concat_simple(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("pad")
-def pad_simple(rw: Rewriter, op: ir.Operation) -> Any:
+def pad_simple(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A pad of nothing goes, two pads with the same number become one"""
     x, a = op.operands[0], dialect.attributes(op)
     if not any(a["low"]) and not any(a["high"]):
@@ -344,14 +345,14 @@ def pad_simple(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("split", "tile")
-def keeps_all(rw: Rewriter, op: ir.Operation) -> Any:
+def keeps_all(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A split into one piece and a tile of one go"""
     x = op.operands[0]
     return x if len(op.results) == 1 and type_of(x) == type_of(op.results[0]) else None
 
 
 @pattern("gather")
-def gather_range(rw: Rewriter, op: ir.Operation) -> Any:
+def gather_range(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """gather with constant, evenly spaced indices -> slice (and reshape)"""
     x, indices = op.operands[0], rw.array(op.operands[1])
     if indices is None or not static(x) or not 0 < indices.size <= 1 << 20:
@@ -380,7 +381,7 @@ def gather_range(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("gather_nd")
-def gather_everything(rw: Rewriter, op: ir.Operation) -> Any:
+def gather_everything(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """gather_nd with constant indices that name all of x in order -> reshape"""
     x, indices = op.operands[0], rw.array(op.operands[1])
     if indices is None or not static(x) or dialect.attributes(op)["batch"] != 0 or indices.size > 1 << 20:
@@ -399,7 +400,7 @@ def gather_everything(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
-def reduce_nothing(rw: Rewriter, op: ir.Operation) -> Any:
+def reduce_nothing(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """A reduction over dimensions of size 1 only -> reshape"""
     x = op.operands[0]
     if not static(x) or any(shape(x)[a] != 1 for a in dialect.attributes(op)["axes"]):
@@ -408,7 +409,7 @@ def reduce_nothing(rw: Rewriter, op: ir.Operation) -> Any:
 
 
 @pattern("matmul")
-def matmul_shapes(rw: Rewriter, op: ir.Operation) -> Any:
+def matmul_shapes(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """Vectors become matrices, expanded batch dimensions and those of size 1 on the right operand go"""
     x, y = op.operands
     out = shape(op.results[0])

@@ -4,7 +4,6 @@ work."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 
@@ -14,7 +13,7 @@ from ..ir.types import type_of
 from ..support.dtypes import NUMPY
 from .machine_costs import GridCosts, required
 from .passes import PassReport, register
-from .rewrite import Rewriter, dtype, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, dtype, pattern, rewrite, shape, static
 
 #: more queries have tiles of their own for a grid, and parts are no shorter than so many keys
 FEW, SHORTEST = 64, 128
@@ -50,7 +49,7 @@ class SplitAttention:
         costs = None if self.parts else required(self.costs, "split-attention", "costs")
 
         @pattern("attention", "paged_attention")
-        def split(rw: Rewriter, op: ir.Operation) -> Any:
+        def split(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """attention(q, k, v) -> attention_join(attention_parts(q, k, v))"""
             there = [v for v in dialect.arguments(op) if v is not None]
             if not static(*there) or dtype(op.operands[0]) == "f64" or 0 in shape(op.results[0]):

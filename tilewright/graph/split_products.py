@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -15,7 +14,7 @@ from ..ir.types import type_of
 from ..support.dtypes import NUMPY
 from .machine_costs import GridCosts, required
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, dtype, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, defined_by, dtype, pattern, rewrite, shape, static
 from .split_attention import ALONE
 
 #: rows and columns of tiles: what is tried, of a product of matrices; columns, of one with so few vectors that the
@@ -55,12 +54,12 @@ class SplitProducts:
         costs = required(self.costs, "split-products", "costs")
 
         @pattern("matmul", "integer_matmul")
-        def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_matmul(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """matmul(x, w) -> reduce_sum(einsum("msk,skn->smn", reshape(x), reshape(w)))"""
             return sliced_matmul(rw, op, costs)
 
         @pattern("conv", "integer_conv")
-        def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """conv(x, w, b) -> add(reduce_sum(reshape(conv(x, w of a group for each slice))), b)"""
             return sliced_conv(rw, op, costs)
 
@@ -107,7 +106,7 @@ def _cycles(n: int, rows: int, columns: int, depth: int, factor: str, costs: Gri
     return time if n == 1 else time + costs.kernel + costs.begin + 2 * 4 * rows * columns * n / costs.far
 
 
-def sliced_matmul(rw: Rewriter, op: ir.Operation, costs: GridCosts) -> Any:
+def sliced_matmul(rw: Rewriter, op: ir.Operation, costs: GridCosts) -> Rewritten:
     """The sum of slices that takes the place of a product; None where it stays."""
     x, w = op.operands
     sums = _sums(x, w)
@@ -127,7 +126,7 @@ def sliced_matmul(rw: Rewriter, op: ir.Operation, costs: GridCosts) -> Any:
     return _total(rw, op, parts, 0, (*lead, columns))
 
 
-def sliced_conv(rw: Rewriter, op: ir.Operation, costs: GridCosts) -> Any:
+def sliced_conv(rw: Rewriter, op: ir.Operation, costs: GridCosts) -> Rewritten:
     """The same for a convolution with constant weights."""
     x, w, bias = (*dialect.arguments(op), None)[:3]
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from torch_mlir import ir
 
@@ -12,7 +11,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..ir.types import type_of
 from .passes import PassReport, register
-from .rewrite import Rewriter, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, pattern, rewrite, shape, static
 from .split_sums import divisor
 
 #: a slice has at least so many numbers: fewer are not worth three kernels
@@ -40,7 +39,7 @@ class SplitScans:
 
     def run(self, graph: Graph) -> PassReport:
         @pattern(*COMBINED)
-        def split_scan(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_scan(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """cumsum(x) -> cumsum of slices + cumsum of their sums"""
             return sliced(rw, op, self.parts)
 
@@ -56,7 +55,7 @@ def slices(lines: int, size: int, parts: int) -> int:
     return max(min(parts // max(lines, 1), size // SLICE), 1)
 
 
-def sliced(rw: Rewriter, op: ir.Operation, parts: int) -> Any:
+def sliced(rw: Rewriter, op: ir.Operation, parts: int) -> Rewritten:
     """The scan of slices that takes the place of one of few long lines; None where it stays."""
     (x,) = op.operands
     if not static(x) or type_of(x).dtype not in DTYPES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -15,7 +14,18 @@ from ..ir.types import type_of
 from ..ops.common import axes_of
 from .machine_costs import SumTile, required
 from .passes import PassReport, register
-from .rewrite import Rewriter, defined_by, definition, elementwise, has_one_use, pattern, rewrite, shape, static
+from .rewrite import (
+    Rewriter,
+    Rewritten,
+    defined_by,
+    definition,
+    elementwise,
+    has_one_use,
+    pattern,
+    rewrite,
+    shape,
+    static,
+)
 
 #: reductions whose parts can be reduced once more
 REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
@@ -56,17 +66,17 @@ class SplitSums:
         tile = required(self.tile, "split-sums", "tile")
 
         @pattern("matmul")
-        def split_matmul(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_matmul(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """matmul(x, w) -> reduce_sum(einsum("msk,skn->smn", reshape(x), reshape(w)))"""
             return sliced_matmul(rw, op, tile)
 
         @pattern("conv")
-        def split_conv(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """conv(x, w, b) -> add(reduce_sum(reshape(conv(x, w of a group for each slice))), b)"""
             return sliced_conv(rw, op, tile)
 
         @pattern(*REDUCTIONS)
-        def split_reduction(rw: Rewriter, op: ir.Operation) -> Any:
+        def split_reduction(rw: Rewriter, op: ir.Operation) -> Rewritten:
             """reduce(x) -> reduce(reduce(reshape(x)))"""
             return sliced_reduction(rw, op, tile)
 
@@ -101,7 +111,7 @@ def slices(tile: SumTile, rows: int, columns: int, depth: int, window: int = 1) 
     return divisor(depth, wanted * beside, max(DEPTH // window, tile.lanes))
 
 
-def sliced_matmul(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+def sliced_matmul(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Rewritten:
     """The sum of slices that takes the place of a product; None where it stays."""
     x, w = op.operands
     if not static(x, w) or type_of(x).rank < 1 or type_of(w).rank != 2 or not _f32(op):
@@ -122,7 +132,7 @@ def sliced_matmul(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
     return rw.reshape(rw.create("reduce_sum", parts, axes=(0,), keepdims=False), (*lead, columns))
 
 
-def sliced_conv(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+def sliced_conv(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Rewritten:
     """The same for a convolution with constant weights."""
     x, w, bias = dialect.arguments(op)[:3]
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])
@@ -141,7 +151,7 @@ def sliced_conv(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
     return total if bias is None else rw.create("add", total, bias)
 
 
-def sliced_reduction(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Any:
+def sliced_reduction(rw: Rewriter, op: ir.Operation, tile: SumTile) -> Rewritten:
     """The reduction of slices that takes the place of one with few results; None where it stays."""
     (x,) = op.operands
     if not static(x) or type_of(x).dtype != "f32":

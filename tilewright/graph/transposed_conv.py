@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -14,7 +13,7 @@ from ..ir import dialect
 from ..ir.graph import Graph
 from ..support.sizes import is_open
 from .passes import PassReport, register
-from .rewrite import Rewriter, pattern, rewrite, shape, static
+from .rewrite import Rewriter, Rewritten, pattern, rewrite, shape, static
 
 
 @register("transposed-conv")
@@ -68,7 +67,7 @@ class Phases:
 
 
 @pattern("conv_transpose")
-def to_conv(rw: Rewriter, op: ir.Operation) -> Any:
+def to_conv(rw: Rewriter, op: ir.Operation) -> Rewritten:
     """conv_transpose(x, w) -> reshape(transpose(reshape(conv(x, weights of all phases))))"""
     x, w, bias = dialect.arguments(op)[:3]
     a, weights, result = dialect.attributes(op), rw.array(w), shape(op.results[0])

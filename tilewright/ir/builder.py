@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from torch_mlir import ir
@@ -51,6 +51,11 @@ class Tensor(Typed):
     type: Type
 
 
+#: what scalars are computed with: numbers mix in
+Operand: TypeAlias = "Scalar | float"
+Binary: TypeAlias = Callable[[ir.Value, ir.Value], ir.Value]
+
+
 class Scalar:
     """One element inside a linalg body; arithmetic builds `arith`/`math` operations.
 
@@ -64,15 +69,15 @@ class Scalar:
     def __init__(self, value: ir.Value, dtype: str) -> None:
         self.value, self.dtype = value, dtype
 
-    def _pair(self, other: Any) -> tuple[ir.Value, ir.Value]:
+    def _pair(self, other: Operand) -> tuple[ir.Value, ir.Value]:
         return self.value, constant(other, self.dtype).value if not isinstance(other, Scalar) else other.value
 
     def _binary(
         self,
-        other: Any,
-        f: Callable[..., Any],
-        i: Callable[..., Any],
-        u: Callable[..., Any] | None = None,
+        other: Operand,
+        f: Binary,
+        i: Binary,
+        u: Binary | None = None,
         *,
         swap: bool = False,
     ) -> Scalar:
@@ -82,22 +87,22 @@ class Scalar:
         op = f if is_float(self.dtype) else (u if u is not None and is_unsigned(self.dtype) else i)
         return Scalar(op(a, b), self.dtype)
 
-    def __add__(self, o: Any) -> Scalar:
+    def __add__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.addf, arith.addi)
 
-    def __sub__(self, o: Any) -> Scalar:
+    def __sub__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.subf, arith.subi)
 
-    def __mul__(self, o: Any) -> Scalar:
+    def __mul__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.mulf, arith.muli)
 
-    def __truediv__(self, o: Any) -> Scalar:
+    def __truediv__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.divf, arith.divsi, arith.divui)
 
-    def __floordiv__(self, o: Any) -> Scalar:
+    def __floordiv__(self, o: Operand) -> Scalar:
         return self._binary(o, _floordiv_float, arith.floordivsi, arith.divui)
 
-    def __mod__(self, o: Any) -> Scalar:
+    def __mod__(self, o: Operand) -> Scalar:
         """Remainder with the sign of the divisor, as Python and NumPy have it."""
         a, b = self._pair(o)
         if is_float(self.dtype):
@@ -107,28 +112,28 @@ class Scalar:
             return Scalar(arith.remui(a, b), self.dtype)
         return Scalar(arith.subi(a, arith.muli(arith.floordivsi(a, b), b)), self.dtype)
 
-    def __radd__(self, o: Any) -> Scalar:
+    def __radd__(self, o: Operand) -> Scalar:
         return self.__add__(o)
 
-    def __rmul__(self, o: Any) -> Scalar:
+    def __rmul__(self, o: Operand) -> Scalar:
         return self.__mul__(o)
 
-    def __rsub__(self, o: Any) -> Scalar:
+    def __rsub__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.subf, arith.subi, swap=True)
 
-    def __rtruediv__(self, o: Any) -> Scalar:
+    def __rtruediv__(self, o: Operand) -> Scalar:
         return self._binary(o, arith.divf, arith.divsi, arith.divui, swap=True)
 
     def __neg__(self) -> Scalar:
         return Scalar(arith.negf(self.value), self.dtype) if is_float(self.dtype) else 0 - self
 
-    def __and__(self, o: Any) -> Scalar:
+    def __and__(self, o: Operand) -> Scalar:
         return Scalar(arith.andi(*self._pair(o)), self.dtype)
 
-    def __or__(self, o: Any) -> Scalar:
+    def __or__(self, o: Operand) -> Scalar:
         return Scalar(arith.ori(*self._pair(o)), self.dtype)
 
-    def __xor__(self, o: Any) -> Scalar:
+    def __xor__(self, o: Operand) -> Scalar:
         return Scalar(arith.xori(*self._pair(o)), self.dtype)
 
     def shift_left(self, count: int) -> Scalar:
@@ -142,7 +147,7 @@ class Scalar:
     def __invert__(self) -> Scalar:
         return self ^ (True if self.dtype == "i1" else -1)
 
-    def _compare(self, o: Any, name: str) -> Scalar:
+    def _compare(self, o: Operand, name: str) -> Scalar:
         a, b = self._pair(o)
         if is_float(self.dtype):
             predicate = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13}[name]  # ordered; ne is unordered
@@ -151,22 +156,22 @@ class Scalar:
         base = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}[name]
         return Scalar(arith.cmpi(arith.CmpIPredicate(base + 4 if unsigned and base > 1 else base), a, b), "i1")
 
-    def __lt__(self, o: Any) -> Scalar:
+    def __lt__(self, o: Operand) -> Scalar:
         return self._compare(o, "lt")
 
-    def __le__(self, o: Any) -> Scalar:
+    def __le__(self, o: Operand) -> Scalar:
         return self._compare(o, "le")
 
-    def __gt__(self, o: Any) -> Scalar:
+    def __gt__(self, o: Operand) -> Scalar:
         return self._compare(o, "gt")
 
-    def __ge__(self, o: Any) -> Scalar:
+    def __ge__(self, o: Operand) -> Scalar:
         return self._compare(o, "ge")
 
-    def eq(self, o: Any) -> Scalar:
+    def eq(self, o: Operand) -> Scalar:
         return self._compare(o, "eq")
 
-    def ne(self, o: Any) -> Scalar:
+    def ne(self, o: Operand) -> Scalar:
         return self._compare(o, "ne")
 
 
@@ -174,7 +179,7 @@ def _floordiv_float(a: ir.Value, b: ir.Value) -> ir.Value:
     return math.floor(arith.divf(a, b))
 
 
-def constant(value: Any, dtype: str) -> Scalar:
+def constant(value: float, dtype: str) -> Scalar:
     """A scalar constant of any dtype."""
     if isinstance(value, Size) and dtype != "index":
         return Builder().cast(constant(value, "index"), dtype)
@@ -184,7 +189,7 @@ def constant(value: Any, dtype: str) -> Scalar:
     if dtype in NARROW and value != 0:
         value = int(encode(np.array(value), dtype).view(np.uint8))
     v = int(value)
-    if too_large(value):
+    if isinstance(value, int) and too_large(value):
         raise Undecided(f"{value} has too many open dimensions as factors: no integer has room for it")
     if dtype in ("i1", "index"):
         return Scalar(arith.constant(t, ir.IntegerAttr.get(t, v)), dtype)
@@ -214,14 +219,14 @@ class Builder:
     def __init__(self, label: str = "") -> None:
         self.label = label
 
-    def _mark(self, op: Any) -> Any:
+    def _mark(self, op: ir.OpView) -> ir.OpView:
         if self.label:
             op.operation.attributes["tw.op"] = ir.StringAttr.get(self.label)
         return op
 
     # ---- scalars (inside a body) ----
 
-    def constant(self, value: Any, dtype: str) -> Scalar:
+    def constant(self, value: float, dtype: str) -> Scalar:
         return constant(value, dtype)
 
     def index(self, dimension: int) -> Scalar:
@@ -244,19 +249,19 @@ class Builder:
     def fma(self, x: Scalar, y: Scalar, z: Scalar) -> Scalar:
         return Scalar(math.fma(x.value, y.value, z.value), x.dtype)
 
-    def maximum(self, x: Scalar, y: Any) -> Scalar:
+    def maximum(self, x: Scalar, y: Operand) -> Scalar:
         """NaN propagates."""
         return x._binary(y, arith.maximumf, arith.maxsi, arith.maxui)
 
-    def larger(self, x: Scalar, y: Any) -> Scalar:
+    def larger(self, x: Scalar, y: Operand) -> Scalar:
         """The maximum where a NaN yields to the other: for floats, and cheaper than `maximum`."""
         return x._binary(y, arith.maxnumf, arith.maxsi, arith.maxui)
 
-    def minimum(self, x: Scalar, y: Any) -> Scalar:
+    def minimum(self, x: Scalar, y: Operand) -> Scalar:
         return x._binary(y, arith.minimumf, arith.minsi, arith.minui)
 
-    def select(self, condition: Scalar, x: Any, y: Any) -> Scalar:
-        dtype = x.dtype if isinstance(x, Scalar) else y.dtype
+    def select(self, condition: Scalar, x: Operand, y: Operand) -> Scalar:
+        dtype = next(v.dtype for v in (x, y) if isinstance(v, Scalar))
         a = x if isinstance(x, Scalar) else constant(x, dtype)
         c = y if isinstance(y, Scalar) else constant(y, dtype)
         return Scalar(arith.select(condition.value, a.value, c.value), dtype)
@@ -285,7 +290,7 @@ class Builder:
         """The same to the right; the sign is kept."""
         return Scalar(arith.shrsi(x.value, y.value), x.dtype)
 
-    def remainder(self, x: Scalar, y: Any) -> Scalar:
+    def remainder(self, x: Scalar, y: Operand) -> Scalar:
         """C remainder (sign of the dividend), ONNX Mod with fmod=1."""
         return x._binary(y, arith.remf, arith.remsi, arith.remui)
 
@@ -338,7 +343,7 @@ class Builder:
     def empty(self, t: Type) -> Tensor:
         return Tensor(tensor.EmptyOp(list(t.dims), element_type(signless(t.dtype))).result, t)
 
-    def fill(self, value: Any, t: Type) -> Tensor:
+    def fill(self, value: float, t: Type) -> Tensor:
         """A tensor with every element `value`."""
         out = self.empty(t)
         op = linalg.FillOp([out.value.type], [constant(value, t.dtype).value], [out.value])
@@ -350,7 +355,7 @@ class Builder:
         inputs: Sequence[tuple[Tensor, Sequence[ir.AffineExpr]]],
         outputs: Sequence[tuple[Tensor, Sequence[ir.AffineExpr]]],
         iterators: str,
-        body: Callable[..., Any],
+        body: Callable[..., Scalar | Sequence[Scalar]],
     ) -> list[Tensor]:
         """A `linalg.generic`.
 
@@ -372,8 +377,8 @@ class Builder:
         operands = [t for t, _ in [*inputs, *outputs]]
         block = op.regions[0].blocks.append(*[element_type(signless(t.dtype)) for t in operands])
         with ir.InsertionPoint(block):
-            out = body(*[Scalar(a, t.dtype) for a, t in zip(block.arguments, operands, strict=True)])
-            out = list(out) if isinstance(out, (list, tuple)) else [out]
+            made = body(*[Scalar(a, t.dtype) for a, t in zip(block.arguments, operands, strict=True)])
+            out = [made] if isinstance(made, Scalar) else list(made)
             linalg.YieldOp([s.value for s in out])
         self._mark(op)
         return [Tensor(v, o.type) for v, (o, _) in zip(op.results, outputs, strict=True)]
@@ -407,7 +412,7 @@ class Builder:
     def reduce(
         self,
         body: Callable[[Scalar, Scalar], Scalar],
-        init: Any,
+        init: float,
         x: Tensor,
         axes: Sequence[int],
         *,
@@ -490,7 +495,7 @@ class Builder:
             t, lambda *i: self.load(x, [v * step + s for v, s, step in zip(i, starts, steps, strict=True)])
         )
 
-    def pad(self, x: Tensor, low: Sequence[int], high: Sequence[int], value: Any = 0) -> Tensor:
+    def pad(self, x: Tensor, low: Sequence[int], high: Sequence[int], value: float = 0) -> Tensor:
         """x with `low`/`high` elements of the number `value` added before/after each dimension (none negative)."""
         if not any(low) and not any(high):
             return x

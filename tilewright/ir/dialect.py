@@ -158,7 +158,7 @@ def load() -> None:
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
-def to_attribute(value: Any) -> ir.Attribute:
+def to_attribute(value: object) -> ir.Attribute:
     """Python value -> MLIR attribute (inside a context)."""
     if isinstance(value, ir.Attribute):
         return value
@@ -179,7 +179,7 @@ def to_attribute(value: Any) -> ir.Attribute:
     raise TypeError(f"no MLIR attribute for {value!r} of type {type(value).__name__}")
 
 
-def _integer(value: Any) -> int:
+def _integer(value: int) -> int:
     if too_large(decode(value)):
         raise Undecided(f"{decode(value)} has too many open dimensions as factors: no integer has room for it")
     return int(value)
@@ -366,7 +366,7 @@ def has_regions(op: ir.Operation | ir.OpView) -> bool:
     return name is not None and OPERATORS[name].regions > 0
 
 
-def _groups(types: Sequence[Any], most: int) -> list[int]:
+def _groups(types: Sequence[object], most: int) -> list[int]:
     """How many neighbours of equal type there are, padded to `most`; CompileError if there are more changes of type."""
     sizes = [len(list(same)) for _, same in itertools.groupby(types)]
     if len(sizes) > most:
@@ -378,7 +378,7 @@ def _groups(types: Sequence[Any], most: int) -> list[int]:
     return sizes + [0] * (most - len(sizes))
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b and (a != 0 or str(a) == str(b))  # -0.0 is not 0.0
 
 
@@ -417,7 +417,7 @@ WHOLE = "tw.processor"
 _INTERNAL = {"operandSegmentSizes", "resultSegmentSizes"}
 #: what the operators that were found to be right consist of, while no sizes are open (those of a graph are few, though
 #: it has them many times); at most so many
-_right: set[tuple[Any, ...]] = set()
+_right: set[tuple[object, ...]] = set()
 MOST_RIGHT = 4096
 
 

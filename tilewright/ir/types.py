@@ -97,7 +97,7 @@ class Type:
     def nbytes(self) -> int:
         return self.size * itemsize(self.dtype)
 
-    def with_shape(self, shape: tuple[int | None, ...] | list[Any]) -> Type:
+    def with_shape(self, shape: Sequence[int | None]) -> Type:
         return Type(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: str) -> Type:

@@ -19,7 +19,7 @@ import keyword
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 from unicodedata import is_normalized
 
 import numpy as np
@@ -30,6 +30,12 @@ from ..tensor.access_bounds import outside
 from ..tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, floordiv, mod, neutral, variables, walk
 from ..tensor.kernel import Kernel, Stage
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: what stands for an element: numbers mix in
+Operand: TypeAlias = "Value | float"
+
 
 class Value:
     """A scalar expression; has the arithmetic operators of Python and a `dtype`."""
@@ -39,54 +45,54 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        return self.expr.dtype  # type: ignore[attr-defined]
+        return self.expr.dtype
 
-    def __add__(self, other: Any) -> Value:
+    def __add__(self, other: Operand) -> Value:
         return _binary("add", self, other)
 
-    def __radd__(self, other: Any) -> Value:
+    def __radd__(self, other: Operand) -> Value:
         return _binary("add", other, self)
 
-    def __sub__(self, other: Any) -> Value:
+    def __sub__(self, other: Operand) -> Value:
         return _binary("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Value:
+    def __rsub__(self, other: Operand) -> Value:
         return _binary("sub", other, self)
 
-    def __mul__(self, other: Any) -> Value:
+    def __mul__(self, other: Operand) -> Value:
         return _binary("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Value:
+    def __rmul__(self, other: Operand) -> Value:
         return _binary("mul", other, self)
 
-    def __truediv__(self, other: Any) -> Value:
+    def __truediv__(self, other: Operand) -> Value:
         return _binary("div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Value:
+    def __rtruediv__(self, other: Operand) -> Value:
         return _binary("div", other, self)
 
-    def __floordiv__(self, other: Any) -> Value:
+    def __floordiv__(self, other: Operand) -> Value:
         return _binary("floordiv", self, other)
 
-    def __mod__(self, other: Any) -> Value:
+    def __mod__(self, other: Operand) -> Value:
         return _binary("mod", self, other)
 
     def __neg__(self) -> Value:
         return _binary("sub", 0, self)
 
-    def __lt__(self, other: Any) -> Value:
+    def __lt__(self, other: Operand) -> Value:
         return _compare("lt", self, other)
 
-    def __le__(self, other: Any) -> Value:
+    def __le__(self, other: Operand) -> Value:
         return _compare("le", self, other)
 
-    def __gt__(self, other: Any) -> Value:
+    def __gt__(self, other: Operand) -> Value:
         return _compare("gt", self, other)
 
-    def __ge__(self, other: Any) -> Value:
+    def __ge__(self, other: Operand) -> Value:
         return _compare("ge", self, other)
 
-    def equal(self, other: Any) -> Value:
+    def equal(self, other: Operand) -> Value:
         """``self == other`` for every element."""
         return _compare("eq", self, other)
 
@@ -132,7 +138,7 @@ class Tensor:
     constant: bool = False
     sources: dict[str, Tensor] = field(default_factory=dict)
 
-    def __getitem__(self, index: Any) -> Value:
+    def __getitem__(self, index: Operand) -> Value:
         """The element at an index: one value or integer for each dimension."""
         given = index if isinstance(index, tuple) else (index,)
         if len(given) != len(self.shape):
@@ -168,7 +174,7 @@ def placeholder(shape: Sequence[int], name: str | None = None, dtype: str = "f32
     return Tensor(_unique(name, "x"), _shape(shape), _dtype(dtype), constant=constant)
 
 
-def _dtype(given: Any) -> str:
+def _dtype(given: npt.DTypeLike | None) -> str:
     """The short name of a dtype: ``f32`` for itself, ``float32`` and ``np.float32``; UsageError for an unknown one."""
     found = named(given)
     if found is None or found.startswith("ui"):
@@ -183,7 +189,7 @@ def reduce_axis(extent: int, name: str | None = None) -> Axis:
     return Axis(size, _unique(name, "k"))
 
 
-def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = None) -> Tensor:
+def compute(shape: Sequence[int], body: Callable[..., Operand | _Reduction], name: str | None = None) -> Tensor:
     """A tensor whose element at (i, j, ...) is ``body(i, j, ...)``: an expression, or one reduction of an expression.
 
     >>> x = placeholder((4, 8), "x")
@@ -212,14 +218,14 @@ def compute(shape: Sequence[int], body: Callable[..., Any], name: str | None = N
     result = body(*[Value(i) for i in index])
     dims = [(v, n) for v, n in zip(variables_, sizes, strict=True) if n != 1]
     if isinstance(result, _Reduction):
-        dtype = result.value.dtype  # type: ignore[attr-defined]
+        dtype = result.value.dtype
         axes = [(a.name, a.extent) for a in result.axes if a.extent != 1]
         update = Op(result.combiner, (Load(label, index, dtype), result.value), dtype)
         target, dims, reduction = Target(label, index, update, result.init), dims + axes, tuple(a for a, _ in axes)
         expr: Expr = result.value
     else:
         expr = _value(result).expr
-        dtype, reduction = expr.dtype, ()  # type: ignore[attr-defined]
+        dtype, reduction = expr.dtype, ()
         target = Target(label, index, expr)
     loose = variables(expr) - {v for v, _ in dims}
     if loose:
@@ -248,7 +254,7 @@ def _check_inside(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> None:
 # ---- reductions and functions --------------------------------------------------------------------------------------
 
 
-def _reduce(kind: str, value: Any, axes: tuple[Axis, ...]) -> Any:
+def _reduce(kind: str, value: Operand, axes: tuple[Axis, ...]) -> _Reduction:
     v = _value(value)
     combiner = (
         kind + ("f" if v.dtype in FLOATS else "i")
@@ -260,28 +266,28 @@ def _reduce(kind: str, value: Any, axes: tuple[Axis, ...]) -> Any:
     return _Reduction(combiner, v.expr, axes, neutral(combiner, v.dtype))
 
 
-def sum(value: Any, *axes: Axis) -> Any:
+def sum(value: Operand, *axes: Axis) -> _Reduction:
     """The sum over the axes; must be the whole body of `compute`."""
     return _reduce("add", value, axes)
 
 
-def prod(value: Any, *axes: Axis) -> Any:
+def prod(value: Operand, *axes: Axis) -> _Reduction:
     """The product over the axes; must be the whole body of `compute`."""
     return _reduce("mul", value, axes)
 
 
-def max(value: Any, *axes: Axis) -> Any:
+def max(value: Operand, *axes: Axis) -> _Reduction:
     """The largest value over the axes; must be the whole body of `compute`."""
     return _reduce("max", value, axes)
 
 
-def min(value: Any, *axes: Axis) -> Any:
+def min(value: Operand, *axes: Axis) -> _Reduction:
     """The smallest value over the axes; must be the whole body of `compute`."""
     return _reduce("min", value, axes)
 
 
-def _unary(op: str) -> Callable[[Any], Value]:
-    def call(x: Any) -> Value:
+def _unary(op: str) -> Callable[[Operand], Value]:
+    def call(x: Operand) -> Value:
         v = _value(x)
         if v.dtype not in FLOATS:
             raise UsageError(f"te.{call.__name__} wants a float, not {v.dtype}", hint="te.cast(x, 'f32')")
@@ -297,23 +303,23 @@ exp, log, sqrt, rsqrt, tanh, erf, sin, cos, absf = map(
 )
 
 
-def maximum(a: Any, b: Any) -> Value:
+def maximum(a: Operand, b: Operand) -> Value:
     """The larger of two values; NaN if either is."""
     return _binary("max", a, b)
 
 
-def minimum(a: Any, b: Any) -> Value:
+def minimum(a: Operand, b: Operand) -> Value:
     """The smaller of two values; NaN if either is."""
     return _binary("min", a, b)
 
 
-def where(condition: Value, a: Any, b: Any) -> Value:
+def where(condition: Value, a: Operand, b: Operand) -> Value:
     """`a` where the condition holds, else `b`; elements of `a` are read only where it holds (padding)."""
     x, y = _together(a, b)
     return Value(Op("guard", (condition.expr, x.expr, y.expr), x.dtype))
 
 
-def cast(x: Any, dtype: str) -> Value:
+def cast(x: Operand, dtype: str) -> Value:
     """A value as another dtype. A float becomes an integer toward zero, as ``i1`` any number whether it is not zero.
 
     A float out of the range of an integer becomes its nearest end, and NaN 0. UsageError for sub-byte types and 8-bit
@@ -354,7 +360,7 @@ def _whole(v: Value, dtype: str) -> Value:
     v = v if v.dtype in ("f32", "f64") else cast(v, "f32")
     low, high = (float(s * 2 ** (8 * NUMPY[dtype].itemsize - 1)) for s in (-1, 1))
 
-    def chosen(test: str, bound: float, a: Any, b: Expr) -> Expr:
+    def chosen(test: str, bound: float, a: Expr | float, b: Expr) -> Expr:
         a = a if isinstance(a, Expr) else Const(a, b.dtype)
         return Op("select", (Op(f"cmpf.{test}", (v.expr, Const(bound, v.dtype)), "i1"), a, b), b.dtype)
 
@@ -363,7 +369,7 @@ def _whole(v: Value, dtype: str) -> Value:
     return Value(chosen("oge", high, int(high) - 1, chosen("ole", low, int(low), inside)))
 
 
-def _value(x: Any, dtype: str = "f32") -> Value:
+def _value(x: object, dtype: str = "f32") -> Value:
     if isinstance(x, Value):
         return x
     if isinstance(x, _Reduction):
@@ -379,12 +385,12 @@ def _value(x: Any, dtype: str = "f32") -> Value:
     raise UsageError(f"{x!r} is no value of a tensor expression")
 
 
-def _index(x: Any) -> Expr:
+def _index(x: object) -> Expr:
     v = _value(x, "index")
     return v.expr if v.dtype == "index" else Op("index_cast", (v.expr,), "index")
 
 
-def _together(a: Any, b: Any) -> tuple[Value, Value]:
+def _together(a: Operand, b: Operand) -> tuple[Value, Value]:
     """Both as values of one dtype; plain numbers take the other's."""
     if isinstance(a, Value):
         x, y = a, _value(b, a.dtype)
@@ -396,7 +402,7 @@ def _together(a: Any, b: Any) -> tuple[Value, Value]:
     return x, y
 
 
-def _binary(kind: str, a: Any, b: Any) -> Value:
+def _binary(kind: str, a: Operand, b: Operand) -> Value:
     x, y = _together(a, b)
     if x.dtype == "index" and kind in ("add", "sub", "mul", "floordiv", "mod"):
         p, q = x.expr, y.expr
@@ -415,7 +421,7 @@ def _binary(kind: str, a: Any, b: Any) -> Value:
     return Value(Op(kind + suffix, (x.expr, y.expr), x.dtype))
 
 
-def _compare(kind: str, a: Any, b: Any) -> Value:
+def _compare(kind: str, a: Operand, b: Operand) -> Value:
     x, y = _together(a, b)
     if x.dtype in FLOATS:
         return Value(Op(f"cmpf.o{kind}", (x.expr, y.expr), "i1"))
@@ -493,7 +499,7 @@ def _private_axes(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(result)
 
 
-def from_mlir(text: Any, kernel: str | None = None) -> Kernel:
+def from_mlir(text: object, kernel: str | None = None) -> Kernel:
     """A kernel from MLIR text (linalg, StableHLO, TOSA or `tw`), a path, a model, or a `Graph`, after fusion.
 
     If the source becomes several kernels, `kernel` is the name (or its beginning) of the one that is meant; UsageError

@@ -121,7 +121,7 @@ class SizeTable:
 
     # ---- JSON, for the package ----
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @staticmethod

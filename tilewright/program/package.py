@@ -156,10 +156,10 @@ def _write(entries: Mapping[str, Package], f: IO[bytes]) -> None:
 
 def write_file(
     f: IO[bytes],
-    manifest: dict[str, Any],
+    manifest: Mapping[str, object],
     codes: Iterable[bytes],
     arrays: Sequence[np.ndarray],
-    levels: Any,
+    levels: object,
     version: int = FORMAT,
 ) -> None:
     """The sections one after the other, each piece of them at a multiple of `ALIGN`; then the manifest with their
@@ -184,7 +184,7 @@ def _weight_bytes(constants: Sequence[np.ndarray]) -> Iterator[memoryview | byte
         yield b"\0" * (-flat.nbytes % ALIGN)
 
 
-def _write_section(f: IO[bytes], pieces: Iterable[memoryview | bytes]) -> dict[str, Any]:
+def _write_section(f: IO[bytes], pieces: Iterable[memoryview | bytes]) -> dict[str, object]:
     """Write pieces one after the other, from the next page on, with a checksum for each CHUNK of the whole."""
     f.write(b"\0" * (-f.tell() % PAGE))
     offset, size, crc, crcs = f.tell(), 0, 0, []
@@ -267,7 +267,7 @@ def _entries(
     texts = json.loads(zlib.decompress(levels))
     if "entries" not in manifest:
         manifest, texts = {**manifest, "entries": {MAIN: manifest}}, {MAIN: texts}
-    made: dict[tuple[Any, ...], np.ndarray] = {}  # what entries share is one array
+    made: dict[tuple[object, ...], np.ndarray] = {}  # what entries share is one array
 
     def array(info: TensorInfo, at: int) -> np.ndarray:
         raw = np.frombuffer(weights, np.uint8, info.nbytes, at) if info.nbytes else np.empty(0, np.uint8)

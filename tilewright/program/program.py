@@ -73,7 +73,7 @@ class DeviceInfo:
     arena_size: int
 
 
-def whole(x: Any) -> int:
+def whole(x: object) -> int:
     """A number of bytes or elements, or a position, as a package holds it; ValueError for what is none.
 
     >>> whole(12)
@@ -84,7 +84,7 @@ def whole(x: Any) -> int:
     return x
 
 
-def text(x: Any) -> str:
+def text(x: object) -> str:
     """A name that a package holds; ValueError for what is none."""
     if not isinstance(x, str):
         raise ValueError(f"{str(x)[:40]!r} is no name")
@@ -281,8 +281,8 @@ class Program:
 
     # ---- JSON, for the package ----
 
-    def to_json(self) -> dict[str, Any]:
-        def ref(a: BufferRef | None) -> list[Any] | None:
+    def to_json(self) -> dict[str, object]:
+        def ref(a: BufferRef | None) -> list[object] | None:
             return None if a is None else [a.space, a.index, a.offset, a.nbytes, *([a.slot] if a.slot >= 0 else [])]
 
         calls = [{**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch)} for c in self.calls]

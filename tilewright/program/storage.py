@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..support.sizes import surely
+from ..support.sizes import at_most
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _merge_inplace(
         g, h = groups[target], groups[source]
         whole = places[result][1] == places[operand][1] == 0
         same = g.nbytes == values[result].nbytes and values[operand].nbytes == h.nbytes
-        same = same and surely(lambda g=g, h=h: g.nbytes <= h.nbytes)  # type: ignore[misc]
+        same = same and at_most(g.nbytes, h.nbytes)
         if target == source or h.home is not None or not (whole and same):
             continue
         if g.nbytes != h.nbytes and result in outputs:

@@ -9,10 +9,14 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..support import options
 from ..support.errors import TilewrightError
 from ..targets.base import Check, targets
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 NEEDED = ("numpy", "onnx", "ml_dtypes", "llvmlite", "torch_mlir", "typer", "rich")
 #: what ``pip install 'tilewright[NAME]'`` brings, and what for
@@ -87,7 +91,7 @@ def _package(name: str) -> Check:
     return Check(name, "ok", version)
 
 
-def _requirement(name: str):
+def _requirement(name: str) -> SpecifierSet | None:
     """The version specifier that our own metadata gives for a package; None where it is not known."""
     try:
         from packaging.requirements import Requirement

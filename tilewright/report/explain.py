@@ -101,7 +101,7 @@ def _typical(program: Program) -> str:
     return ", ".join(f"{d.name} {d.typical}" for d in program.open.dims)
 
 
-def _tensor(t: TensorInfo) -> dict[str, Any]:
+def _tensor(t: TensorInfo) -> dict[str, object]:
     return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
 
 
@@ -162,9 +162,9 @@ def _where(program: Program, call: Call) -> str:
     return here if source == call.device else f"{names[source]} -> {here}, {size(call.args[0].nbytes)}"
 
 
-def _call(program: Program, call: Call) -> dict[str, Any]:
+def _call(program: Program, call: Call) -> dict[str, object]:
     """A call as JSON data; of several devices with its own, and with what a copy brings there."""
-    told: dict[str, Any] = {"symbol": call.symbol, "names": list(call.names)}
+    told: dict[str, object] = {"symbol": call.symbol, "names": list(call.names)}
     if program.devices:
         told["device"] = program.devices[call.device].name
         if call.symbol == COPY:

@@ -5,7 +5,7 @@ The drawings are inline SVG; the few lines of script only sort, zoom and highlig
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +191,7 @@ def kernels(p: Profile) -> str:
     return opening_table(_COLUMNS, rows)
 
 
-def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> tuple[int, list[TableCell], str]:
+def _kernel(index: int, e: ProfileEntry, facts: Mapping[str, Any], colour: str) -> tuple[int, list[TableCell], str]:
     slow = why_slow(facts)
     cells = [
         TableCell(e.symbol, e.symbol, full=e.symbol, marks=f"<i class='{colour}'></i>"),
@@ -210,7 +210,7 @@ def _kernel(index: int, e: ProfileEntry, facts: Any, colour: str) -> tuple[int, 
     return index, cells, _details(e, facts, slow)
 
 
-def _details(e: ProfileEntry, facts: Any, slow: str) -> str:
+def _details(e: ProfileEntry, facts: Mapping[str, Any], slow: str) -> str:
     decisions = ", ".join(f"{k} = {v}" for k, v in dict(facts.get("decisions") or {}).items())
     refused = "\n".join(f"{rule}: {reason}" for rule, reason in facts.get("refused") or ())
     entries = [

@@ -6,7 +6,7 @@ The form is the JSON object of Google's "Trace Event Format": complete events (`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PROCESS = 1
 
 
-def trace(profile: Profile) -> dict[str, Any]:
+def trace(profile: Profile) -> dict[str, object]:
     """The run in the middle of a profile as JSON data: kernels and waits of every thread, with what is known of them.
 
     UsageError for a profile without a timeline: that of a model with open shapes, whose parts are programs of their
@@ -37,7 +37,7 @@ def trace(profile: Profile) -> dict[str, Any]:
         for t in range(line.threads)
     ]
     waits = line.waiting()
-    events: list[dict[str, Any]] = list(names)
+    events: list[dict[str, object]] = list(names)
     for thread in range(line.threads):
         for number, call in enumerate(profile.calls):
             begin, end = float(line.begin[thread, number]), float(line.end[thread, number])
@@ -50,12 +50,14 @@ def trace(profile: Profile) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
 
 
-def _event(name: str, category: str, thread: int, start: float, length: float, args: dict[str, Any]) -> dict[str, Any]:
+def _event(
+    name: str, category: str, thread: int, start: float, length: float, args: dict[str, object]
+) -> dict[str, object]:
     times = {"ts": round(1e6 * start, 4), "dur": round(1e6 * length, 4)}
     return {"ph": "X", "name": name, "cat": category or "kernel", "pid": _PROCESS, "tid": thread, **times, "args": args}
 
 
-def _arguments(call: ProfileEntry) -> Iterator[tuple[str, Any]]:
+def _arguments(call: ProfileEntry) -> Iterator[tuple[str, object]]:
     """What a click on a kernel shows: its layers, and its work over all threads."""
     yield "layers", ", ".join(call.names)
     yield "does", call.does

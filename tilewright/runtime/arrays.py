@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,14 @@ from ..program.program import TensorInfo
 from ..support.aligned import ALIGN, address, uninitialized
 from ..support.dtypes import DTYPES
 from ..support.errors import InputError
+
+
+class NamedInfo(Protocol):
+    """What errors say of an input or an output."""
+
+    @property
+    def name(self) -> str: ...
+
 
 #: outputs of fewer bytes begin where NumPy has them begin
 SMALL = 16 << 10
@@ -41,7 +49,7 @@ def maker(info: TensorInfo) -> Callable[[], np.ndarray]:
 # ---- arguments of a call ----
 
 
-def bind(infos: Sequence[TensorInfo], args: tuple[Any, ...], what: str = "input") -> list[Any]:
+def bind(infos: Sequence[NamedInfo], args: tuple[object, ...], what: str = "input") -> list[Any]:
     """The arguments in the order of `infos`, given by position or as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         given = args[0]
@@ -62,7 +70,9 @@ def bind(infos: Sequence[TensorInfo], args: tuple[Any, ...], what: str = "input"
     return list(args)
 
 
-def with_named(infos: Sequence[TensorInfo], args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+def with_named(
+    infos: Sequence[NamedInfo], args: tuple[object, ...], named: Mapping[str, object]
+) -> tuple[dict[str, object]]:
     """Arguments by position, and those after them by keyword, as one dict by name; else InputError."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         hint = f"put {', '.join(named)} into the dict"
@@ -76,12 +86,12 @@ def with_named(infos: Sequence[TensorInfo], args: tuple[Any, ...], named: Mappin
     return ({**first, **named},)
 
 
-def spread(inputs: Any) -> tuple[Any, ...]:
+def spread(inputs: object) -> tuple[object, ...]:
     """The arguments of a call from a dict by name, a list in order, or the only input."""
     return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
-def _expected(infos: Sequence[TensorInfo], what: str) -> str:
+def _expected(infos: Sequence[NamedInfo], what: str) -> str:
     return f"expected {what}s: {'; '.join(map(str, infos)) or 'none'}"
 
 
@@ -149,9 +159,9 @@ def check_outputs(
 
 def copy_outputs(
     out: Sequence[np.ndarray] | Mapping[str, np.ndarray],
-    infos: Sequence[Any],
-    results: Sequence[Any],
-    inputs: Iterable[Any],
+    infos: Sequence[NamedInfo],
+    results: Sequence[np.ndarray],
+    inputs: Iterable[object],
 ) -> list[np.ndarray]:
     """Results whose shapes a run has found, in preallocated outputs, which are checked as `check_outputs` does."""
     made: list[TensorInfo] = []
@@ -167,7 +177,7 @@ def copy_outputs(
 
 
 def _checked_outputs(
-    out: Any, infos: Sequence[TensorInfo], taken: list[tuple[int, int]]
+    out: Sequence[np.ndarray] | Mapping[str, np.ndarray], infos: Sequence[TensorInfo], taken: list[tuple[int, int]]
 ) -> tuple[list[np.ndarray], list[int]]:
     """Outputs and their addresses; `taken` is memory, from one address to another, that they must not have."""
     if not isinstance(out, (Mapping, list, tuple)):

@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from ..support.numbers import count, size
 from . import indices, random_seed
 from .constant_pool import ConstantPool
 from .executable import Executable
+
+if TYPE_CHECKING:
+    from .arrays import NamedInfo
 
 log = logging.getLogger("tilewright")
 
@@ -296,7 +299,7 @@ class Background:
         return [*lines, *([f"  {pending} more are to be made"] if pending else [])]
 
 
-def shapes_of(infos: Sequence[TensorInfo], args: tuple[Any, ...]) -> Shapes | None:
+def shapes_of(infos: Sequence[NamedInfo], args: tuple[Any, ...]) -> Shapes | None:
     """The shapes of the arguments of a call; None where they are given in another way than as arrays."""
     if len(args) == 1 and type(args[0]) is not np.ndarray and isinstance(args[0], Mapping):  # which takes longer
         args = tuple([args[0].get(t.name) for t in infos])

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class Buckets:
     """`sizes`: for a dimension's name its buckets, ascending. `fill`: what an input gets at its end, 0 if not given."""
 
     sizes: Mapping[str, tuple[int, ...]]
-    fill: Mapping[str, Any]
+    fill: Mapping[str, float]
     inputs: Sequence[DynamicInfo]
     outputs: Sequence[DynamicInfo]
 
@@ -57,7 +56,7 @@ class Buckets:
 
     # ---- a call ----
 
-    def pad(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    def pad(self, given: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Arrays by the names of inputs, each padded at its end to the next buckets, and the sizes that dimensions had.
         InputError for a size above the largest bucket."""
         padded, sizes = dict(given), dict[str, int]()
@@ -86,11 +85,11 @@ class Buckets:
             bucketed[axis] = fitting
         return tuple(bucketed)
 
-    def cut(self, results: list[Any], sizes: Mapping[str, int]) -> list[Any]:
+    def cut(self, results: list[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The results of a program, in the sizes of the call. ModelError if a dimension is not what its name says."""
         return [self._cut(t, r, sizes) for t, r in zip(self.outputs, results, strict=True)]
 
-    def _cut(self, info: DynamicInfo, result: Any, sizes: Mapping[str, int]) -> Any:
+    def _cut(self, info: DynamicInfo, result: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
         if not self._axes(info):
             return result
         kept = [slice(None)] * result.ndim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ class ConstantPool:
     """Interns arrays by content: weak references, so that unused ones are freed."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], list[weakref.ref[np.ndarray]]] = {}
+        self._known: dict[tuple[object, ...], list[weakref.ref[np.ndarray]]] = {}
 
     def share(self, name: str, array: np.ndarray) -> np.ndarray:
         """An array with this content, aligned; one that is there already if possible."""
@@ -35,7 +34,7 @@ class ConstantPool:
         return [a for r in self._known.get(self._key(name, array), ()) if (a := r()) is not None]
 
     @staticmethod
-    def _key(name: str, array: np.ndarray) -> tuple[Any, ...]:
+    def _key(name: str, array: np.ndarray) -> tuple[object, ...]:
         return name, array.dtype, array.shape
 
 

@@ -20,7 +20,7 @@ class Copyable:
     cannot be saved.
     """
 
-    def __reduce__(self: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self: Any) -> tuple[Callable[..., object], tuple[object, ...]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.tw"
             self.save(path)

@@ -37,6 +37,7 @@ from .parts import DynamicInfo, Frame, Source, SpecializedSubgraph, StoredSource
 from .staged import RunProfiler, Staged
 
 if TYPE_CHECKING:
+    from ..ir.graph import Graph
     from ..support.options import Options
     from .open_versions import OpenVersions
     from .profile import Profile
@@ -60,7 +61,7 @@ class DynamicExecutable(Copyable):
     def __init__(
         self,
         source: Callable[[], Source],
-        build: Callable[[Any, str], Executable],
+        build: Callable[[Graph, str], Executable],
         inputs: Sequence[DynamicInfo],
         outputs: Sequence[DynamicInfo],
         store: Callable[[], StoredSource],
@@ -92,15 +93,15 @@ class DynamicExecutable(Copyable):
     # ---- running ----
 
     def __call__(
-        self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
+        self, /, *args: object, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: object
     ) -> list[Any]:
         """Run the model: arrays in the order of `inputs`, by keyword, or as a dict by name; returns a list of outputs.
 
         A sequence is a list of arrays, an empty optional None (and may be left out of a dict). InputError says what is
         wrong with an argument; CompileError, UnsupportedError and ModelError come from compiling for new shapes.
         """
-        args = arrays.with_named(self.inputs, args, named) if named else args  # type: ignore[arg-type]
-        if self._direct and (version := self._direct.get(shapes_of(self.inputs, args) or ())) is not None:  # type: ignore[arg-type]
+        args = arrays.with_named(self.inputs, args, named) if named else args
+        if self._direct and (version := self._direct.get(shapes_of(self.inputs, args) or ())) is not None:
             try:
                 if (found := version(*args, out=out)) is not None:
                     return found
@@ -130,7 +131,9 @@ class DynamicExecutable(Copyable):
             return None
         places, parts, count = tuple(map(names.index, feeds)), stage.parts, len(names)
 
-        def version(*args: Any, out: Any = None) -> list[np.ndarray] | None:
+        def version(
+            *args: object, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+        ) -> list[np.ndarray] | None:
             if len(args) == 1 and type(args[0]) is dict and len(args[0]) == count:
                 args = tuple(map(args[0].get, names))
             if len(args) != count or out is not None:
@@ -148,7 +151,7 @@ class DynamicExecutable(Copyable):
         self._direct.clear()
         program.close()
 
-    def run(self, inputs: Any) -> list[Any]:
+    def run(self, inputs: object) -> list[Any]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
         return self(*arrays.spread(inputs))
 
@@ -200,7 +203,7 @@ class DynamicExecutable(Copyable):
         for shapes in self.buckets.combinations(sizes or {}):
             self.specialize(shapes)
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+    def profile(self, inputs: Mapping[str, object] | Sequence[object], repeats: int = 20) -> Profile:
         """Where the time of a run goes, as for an `Executable`: what a call with these inputs runs is measured. That is
         the program for all sizes, or the native parts, one after the other, and the operators on the host between them
         (``host.NonZero``, measured once), without a timeline."""
@@ -220,11 +223,11 @@ class DynamicExecutable(Copyable):
 
     # ---- arguments ----
 
-    def _bind(self, args: tuple[Any, ...]) -> dict[str, Any]:
+    def _bind(self, args: tuple[object, ...]) -> dict[str, Any]:
         if len(args) == 1 and isinstance(args[0], Mapping):
             absent = {t.name: None for t in self.inputs if t.kind == "optional" and t.name not in args[0]}
             args = ({**args[0], **absent},)
-        given = arrays.bind(self.inputs, args)  # type: ignore[arg-type]
+        given = arrays.bind(self.inputs, args)
         symbols: dict[str, tuple[int, str]] = {}
         return {t.name: self._checked(t, value, symbols) for t, value in zip(self.inputs, given, strict=True)}
 
@@ -245,7 +248,7 @@ class DynamicExecutable(Copyable):
                 )
         return array
 
-    def _array(self, info: DynamicInfo, value: object, shape: tuple[Any, ...] | None = None) -> np.ndarray:
+    def _array(self, info: DynamicInfo, value: object, shape: tuple[int | str | None, ...] | None = None) -> np.ndarray:
         array = value if type(value) is np.ndarray else np.asarray(arrays.imported(value, info, self.inputs))  # type: ignore[arg-type]
         same = array.dtype == info.numpy_dtype
         fits = shape is None or len(shape) == array.ndim
@@ -294,7 +297,7 @@ class DynamicExecutable(Copyable):
                 len(stage.parts),
             )
 
-    def parts(self) -> Iterator[tuple[Subgraph, tuple[Any, ...], SpecializedSubgraph]]:
+    def parts(self) -> Iterator[tuple[Subgraph, tuple[object, ...], SpecializedSubgraph]]:
         """All fixed versions of subgraphs there are now, with their subgraph and key."""
         return ((stage, key, part) for stage in self._stages() for key, part in list(stage.parts.items()))
 
@@ -378,7 +381,7 @@ class DynamicExecutable(Copyable):
         """As `Executable.export`, of the program for all sizes; UsageError where there is none."""
         return self._whole("exported").export(folder, **settings)
 
-    def emulate(self, *args: Any) -> Any:
+    def emulate(self, *args: object) -> Any:
         """As `Executable.emulate`, of the program for all sizes; UsageError where there is none."""
         return self._whole("emulated").emulate(*args)
 
@@ -428,7 +431,7 @@ def describe_form(stage: Subgraph, made: OpenPart) -> str:
     return f"{', '.join(said)} with {', '.join(map(str, made.form.dims))}"
 
 
-def describe_key(stage: Subgraph, key: tuple[Any, ...]) -> str:
+def describe_key(stage: Subgraph, key: tuple[object, ...]) -> str:
     """``ids i64[1, 128], shape i64[2] = [3, 4]``"""
     said = []
     for name, entry in zip(stage.reads, key[1:], strict=True):

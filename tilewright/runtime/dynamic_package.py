@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Arrays:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self._by_id: dict[int, int] = {}
-        self._by_content: dict[tuple[Any, ...], int] = {}
+        self._by_content: dict[tuple[object, ...], int] = {}
         self._keep: list[np.ndarray] = []  # so that ids stay theirs
 
     def add(self, array: np.ndarray) -> int:
@@ -93,7 +93,7 @@ class _Writer:
         self.arrays, self.blobs = Arrays(), dict[str, bytes]()
         self.levels: dict[str, dict[str, str]] = {}
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         x = self.executable
         stored = x.store()
         self.blobs["source"] = stored.data
@@ -113,7 +113,7 @@ class _Writer:
             "opening": [self.program(p) for p in x.programs],
         }
 
-    def stage(self, stage: Subgraph) -> dict[str, Any]:
+    def stage(self, stage: Subgraph) -> dict[str, object]:
         return {
             "todo": stage.todo,
             "start": sorted(stage.start),
@@ -123,7 +123,7 @@ class _Writer:
             "open": [self.open_part(p) for p in reversed(stage.parts.open)],
         }
 
-    def open_part(self, made: OpenPart) -> dict[str, Any]:
+    def open_part(self, made: OpenPart) -> dict[str, object]:
         """A part for all sizes."""
         terms = [t if isinstance(t, int) else [t.dim, t.times, t.plus] for t in made.form.terms]
         form = {"dims": [asdict(d) for d in made.form.dims], "terms": terms}
@@ -145,8 +145,8 @@ class _Writer:
                 out.append(["none"])
         return out
 
-    def part(self, part: SpecializedSubgraph) -> dict[str, Any]:
-        made: dict[str, Any] = {
+    def part(self, part: SpecializedSubgraph) -> dict[str, object]:
+        made: dict[str, object] = {
             "feeds": part.feeds,
             "results": part.results,
             "constants": [self.arrays.add(c.array) for c in part.constants],
@@ -161,7 +161,7 @@ class _Writer:
             made["program"] = self.program(part.executable)
         return made
 
-    def program(self, executable: Executable) -> dict[str, Any]:
+    def program(self, executable: Executable) -> dict[str, object]:
         """A native program; its code and constants are entries of the package of their own."""
         package = executable.package
         number = len(self.levels)
@@ -178,7 +178,7 @@ class _Writer:
             "report": package.report,
         }
 
-    def write(self, f: Any, dynamic: dict[str, Any]) -> None:
+    def write(self, f: IO[bytes], dynamic: dict[str, object]) -> None:
         objects, weights, size, place = {}, [], 0, 0
         for name, data in self.blobs.items():
             objects[name] = [size, len(data)]
@@ -190,7 +190,7 @@ class _Writer:
         container.write_file(f, manifest, self.blobs.values(), self.arrays.arrays, self.levels)
 
 
-def _json(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _json(attributes: Mapping[str, object]) -> dict[str, object]:
     return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
 
 
@@ -265,9 +265,9 @@ class _Reader:
         self.bodies(executable.staged, threads, pool)
         return executable
 
-    def bodies(self, staged: Staged, threads: int, pool: Any) -> None:
+    def bodies(self, staged: Staged, threads: int, pool: ConstantPool) -> None:
         """Stages first, so that parts can name those that follow them; then keys, which may name constants of parts."""
-        made: dict[tuple[Any, ...], SpecializedSubgraph] = {}
+        made: dict[tuple[object, ...], SpecializedSubgraph] = {}
         for b in self.dynamic["bodies"]:
             i = b["info"]
             types = tuple((t, None if dims is None else tuple(dims)) for t, dims in i["types"])
@@ -296,7 +296,7 @@ class _Reader:
                     stage.parts.saw(version.key)
                     stage.parts.widen(version)
 
-    def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> OpenPart:
+    def open_part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: ConstantPool) -> OpenPart:
         dims = tuple(Dim(**d) for d in data["form"]["dims"])
         terms = tuple(Term(*map(int, t)) if isinstance(t, list) else int(t) for t in data["form"]["terms"])
         formulas = {int(i): {int(at): text for at, text in places} for i, places in data["formulas"]}
@@ -304,7 +304,7 @@ class _Reader:
             self.key(data["key"], {}), SizePattern(dims, terms), self.part(data, stage, threads, pool), formulas
         )
 
-    def program(self, p: dict[str, Any], threads: int, pool: Any) -> Executable:
+    def program(self, p: dict[str, Any], threads: int, pool: ConstantPool) -> Executable:
         self.check(p["target"], p["description"])
         program = Program.from_json(p["program"])
         shared = [pool.share(t.name, self.arrays[i]) for t, i in zip(program.constants, p["constants"], strict=True)]
@@ -313,14 +313,16 @@ class _Reader:
         levels = self.levels[str(number)]
         return make(Package(p["target"], p["description"], program, objects, shared, levels, p["report"]), threads)
 
-    def open_program(self, p: dict[str, Any], inputs: Sequence[Any], threads: int, pool: Any) -> OpenExecutable:
+    def open_program(
+        self, p: dict[str, Any], inputs: Sequence[DynamicInfo], threads: int, pool: ConstantPool
+    ) -> OpenExecutable:
         """One for all sizes; ValueError for another one."""
         made = self.program(p, threads, pool)
         if not isinstance(made, OpenExecutable) or [t.name for t in made.inputs] != [t.name for t in inputs]:
             raise ValueError("a program for all sizes takes other inputs")
         return made
 
-    def part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: Any) -> SpecializedSubgraph:
+    def part(self, data: dict[str, Any], stage: Subgraph, threads: int, pool: ConstantPool) -> SpecializedSubgraph:
         executable = None if data["program"] is None else self.program(data["program"], threads, pool)
         actions = tuple(
             Action(
@@ -342,11 +344,11 @@ class _Reader:
             following = stage.body.stages[tuple(todo), frozenset(start)]
         return SpecializedSubgraph(plan, executable, following, data["seconds"])
 
-    def key(self, key: list[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> tuple[Any, ...]:
+    def key(self, key: list[Any], made: Mapping[tuple[object, ...], SpecializedSubgraph]) -> tuple[object, ...]:
         frozen, *entries = key
         return (frozenset(frozen), *[self.key_entry(e, made) for e in entries])
 
-    def key_entry(self, e: Sequence[Any], made: Mapping[tuple[Any, ...], SpecializedSubgraph]) -> Any:
+    def key_entry(self, e: Sequence[Any], made: Mapping[tuple[object, ...], SpecializedSubgraph]) -> object:
         if e[0] == "constant":
             return EmbeddedConstant(self.arrays[e[1]])
         if e[0] == "const":  # in files of before: by the part that it came from

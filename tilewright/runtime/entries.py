@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -35,11 +35,15 @@ class EntryExecutable(Executable):
         self._turn = turn
         super().__init__(package, threads, buffers)
 
-    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> list[np.ndarray]:
+    def __call__(
+        self, /, *args: object, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: object
+    ) -> list[np.ndarray]:
         with self._turn.lock:
             return super().__call__(*args, out=out, **named)
 
-    def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
+    def run_all(
+        self, args: tuple[object, ...], out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+    ) -> list[np.ndarray]:
         with self._turn.lock:
             return super().run_all(args, out)
 
@@ -86,7 +90,7 @@ class MultiExecutable(Copyable):
 
     __getitem__ = entry
 
-    def __call__(self, *args: Any, **named: Any) -> NoReturn:
+    def __call__(self, *args: object, **named: object) -> NoReturn:
         find_entry(self.entries)
         raise AssertionError("there is one entry")
 

@@ -139,7 +139,7 @@ class Executable(Copyable):
     # ---- running ----
 
     def __call__(
-        self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
+        self, /, *args: object, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: object
     ) -> list[np.ndarray]:
         """Run the model: arrays in the order of `inputs`, by keyword, or as one dict by name; returns a list of arrays.
         States are no inputs or outputs: the program reads what the call before has left.
@@ -158,7 +158,7 @@ class Executable(Copyable):
                 results += [make() for make in self._makers[len(out) :]]
         else:
             return self._run_checked(args, out)
-        given: Iterable[Any]
+        given: Iterable[object]
         given = args = self._with_key(args) if self._draws else args
         if len(args) == 1 and type(args[0]) is dict and len(args[0]) == len(self._names):
             given = map(args[0].get, self._names)
@@ -178,11 +178,15 @@ class Executable(Copyable):
             return self._judged(results) if self._checked else results
         return self._run_checked(args, results[: len(self.outputs)] if out is None else out)
 
-    def _run_checked(self, args: tuple[Any, ...], out: Any) -> list[np.ndarray]:
+    def _run_checked(
+        self, args: tuple[object, ...], out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None
+    ) -> list[np.ndarray]:
         """A call whose arguments are not what `Context.enter` takes as they are: made so, or an InputError."""
         return self._judged(self.run_all(args, out))
 
-    def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
+    def run_all(
+        self, args: tuple[object, ...], out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+    ) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         given = self._bind(args)
         pointers = [address(a) for a in given]
@@ -209,11 +213,11 @@ class Executable(Copyable):
         indices.check(self._checked, results[count:])
         return results[:count]
 
-    def run(self, inputs: Any) -> list[np.ndarray]:
+    def run(self, inputs: object) -> list[np.ndarray]:
         """The same with all inputs in one argument: a dict by name, a list in order, or the only input itself."""
         return self(*arrays.spread(inputs))
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+    def profile(self, inputs: Mapping[str, object] | Sequence[object], repeats: int = 20) -> Profile:
         """Profile a run: seconds of every kernel on every thread, with the roofline bound of this machine.
 
         `inputs` as for a call; states are afterwards what they were before. The first time, the program is linked anew
@@ -226,18 +230,18 @@ class Executable(Copyable):
 
         return make_profile(self, inputs, repeats)
 
-    def time_calls(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: bool = True) -> np.ndarray:
+    def time_calls(self, inputs: Mapping[str, object] | Sequence[object], runs: int, warm: bool = True) -> np.ndarray:
         """[runs, calls]: seconds of every call, from where the first thread begins to where the last one ends (see
         `Timeline.seconds`); `warm` runs the program once before.
 
         What one thread sees is no measure: one that comes late finds the others nearly done with the work of all."""
         return np.array([line.seconds() for line in self.timelines(inputs, runs, int(warm))])
 
-    def timelines(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int = 2) -> list[Timeline]:
+    def timelines(self, inputs: Mapping[str, object] | Sequence[object], runs: int, warm: int = 2) -> list[Timeline]:
         """What every thread did in each of `runs` runs."""
         return [Timeline.of(s, self._runner.seconds_per_tick) for s in self._stamped(inputs, runs, warm)]
 
-    def _stamped(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int) -> list[Stamps]:
+    def _stamped(self, inputs: Mapping[str, object] | Sequence[object], runs: int, warm: int) -> list[Stamps]:
         """The time stamps of each of `runs` runs, close behind each other so that no thread goes to sleep."""
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise UsageError(f"the number of runs must be an integer of at least 1, not {runs!r}")
@@ -254,7 +258,7 @@ class Executable(Copyable):
         return found
 
     def _for_timing(
-        self, args: tuple[Any, ...]
+        self, args: tuple[object, ...]
     ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
         """Inputs as they are run, arrays for all results, and how a context is prepared before."""
         return self._bind(args), [make() for make in self._makers], lambda context: None
@@ -297,7 +301,7 @@ class Executable(Copyable):
                 for i in numbers:
                     self._buffers.buffers[i].assign(before[i])
 
-    def _with_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_key(self, args: tuple[object, ...]) -> tuple[object, ...]:
         """The arguments with a new key for random numbers, if they have none."""
         if len(args) == 1 and isinstance(args[0], Mapping):
             return (args[0] if random_seed.KEY in args[0] else {**args[0], random_seed.KEY: random_seed.next_key()},)
@@ -319,7 +323,9 @@ class Executable(Copyable):
             given[i] = arrays.to_array(value, infos[i], infos)
         return given
 
-    def _outputs(self, out: Any, given: list[np.ndarray], pointers: list[int]) -> tuple[list[np.ndarray], list[int]]:
+    def _outputs(
+        self, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None, given: list[np.ndarray], pointers: list[int]
+    ) -> tuple[list[np.ndarray], list[int]]:
         """The arrays to write to, with their addresses; `pointers` are those of the inputs."""
         if out is not None:
             results, addresses = arrays.check_outputs(out, self.outputs, given, pointers)
@@ -422,7 +428,7 @@ class Executable(Copyable):
         self._unchecked("exported")
         return export(self._target, self._package, Path(folder), settings, [e.package for e in beside])
 
-    def emulate(self, *args: Any) -> base.Emulated:
+    def emulate(self, *args: object) -> base.Emulated:
         """Run once on a simulated machine of the target's kind: outputs, instructions, sizes. Arguments as for a
         call."""
         self._unchecked("emulated")

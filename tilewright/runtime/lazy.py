@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..support import providers
 from ..support.errors import PackageError
@@ -14,6 +14,10 @@ from ..support.options import Options
 from .constant_pool import ConstantPool
 from .executable import Executable
 from .parts import Source, StoredSource
+
+if TYPE_CHECKING:
+    from ..ir.graph import Graph
+    from .open_executable import OpenExecutable
 
 _importing = threading.Lock()
 wait_for(_importing)  # the locks of Python's imports stay locked in a forked process
@@ -25,7 +29,7 @@ class LazySource:
     def __init__(self, stored: StoredSource, options: Options, name: str, pool: ConstantPool) -> None:
         self.stored, self.options, self.name, self.pool = stored, options, name, pool
         self._source: Source | None = None
-        self._build: Callable[[Any, str], Executable] | None = None
+        self._build: Callable[[Graph, str], Executable] | None = None
 
     def source(self) -> Source:
         """PackageError if the compiler is not installed."""
@@ -33,16 +37,16 @@ class LazySource:
             self._source = _compiler().restore(self.stored, self.options.check_indices)
         return self._source
 
-    def build(self, graph: Any, body: str) -> Executable:
+    def build(self, graph: Graph, body: str) -> Executable:
         if self._build is None:
             self._build = _compiler().builder(self.options, self.name, self.pool)
         return self._build(graph, body)
 
-    def open(self, inputs: dict[str, Any]) -> Any:
+    def open(self, inputs: Mapping[str, object]) -> Any:
         """The executable for the option `inputs`, with open dimensions; PackageError if the compiler is missing."""
         return _compiler("open_compiler")(self.store(), self.options)(inputs)
 
-    def resume(self, program: Any) -> None:
+    def resume(self, program: OpenExecutable) -> None:
         """Enable background specialization for sizes that recur; not where the compiler is missing."""
         with suppress(PackageError):
             _compiler("background_compiler")(program, self.store(), self.options)

@@ -59,7 +59,7 @@ class SizeBinding:
         return address(self.table)
 
     @cached_property
-    def dtypes(self) -> list[np.dtype[Any]]:
+    def dtypes(self) -> list[np.dtype]:
         """Of the inputs."""
         return [t.numpy_dtype for t in self.inputs]
 
@@ -111,7 +111,7 @@ class OpenExecutable(Executable):
         return super()._load(threads)
 
     def __call__(
-        self, /, *args: Any, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: Any
+        self, /, *args: object, out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None, **named: object
     ) -> list[np.ndarray]:
         """Run the model on arrays of any sizes in range; as `Executable.__call__` otherwise."""
         if named:
@@ -170,7 +170,9 @@ class OpenExecutable(Executable):
         """A call where these are the sizes of dimensions, which inputs need not have."""
         return self._judged(self._run(self._values(args), None, None, sizes))
 
-    def run_all(self, args: tuple[Any, ...], out: Any = None) -> list[np.ndarray]:
+    def run_all(
+        self, args: tuple[object, ...], out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None = None
+    ) -> list[np.ndarray]:
         """A call that gives all `results` and judges none of them."""
         values = self._values(args)
         if not self._growing:
@@ -184,7 +186,7 @@ class OpenExecutable(Executable):
     def _run(
         self,
         values: Sequence[np.ndarray],
-        out: Any,
+        out: Sequence[np.ndarray] | Mapping[str, np.ndarray] | None,
         taken: base.Context | None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[np.ndarray]:
@@ -208,7 +210,7 @@ class OpenExecutable(Executable):
                 self._give(context)
         return results
 
-    def _values(self, args: tuple[Any, ...]) -> list[np.ndarray]:
+    def _values(self, args: tuple[object, ...]) -> list[np.ndarray]:
         """The arguments as arrays, in order; their shapes are not checked yet."""
         if self._draws:
             args = self._with_key(args)
@@ -255,7 +257,7 @@ class OpenExecutable(Executable):
                 )
         return lengths
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeats: int = 20) -> Profile:
+    def profile(self, inputs: Mapping[str, object] | Sequence[object], repeats: int = 20) -> Profile:
         """As `Executable.profile`; the program that a call of these sizes runs is measured. Work and bytes of the
         program for all sizes are known at typical sizes; at others there are times alone."""
         if self.background is not None:
@@ -298,7 +300,7 @@ class OpenExecutable(Executable):
         return f"{text[:-1]}, {count(len(self.background.sizes()), 'size')} specialized>"
 
     def _for_timing(
-        self, args: tuple[Any, ...]
+        self, args: tuple[object, ...]
     ) -> tuple[list[np.ndarray], list[np.ndarray], Callable[[base.Context], None]]:
         values = self._values(args)
         bound = self._bound_for(tuple([v.shape for v in values]))

@@ -39,9 +39,9 @@ MOST_NUMBERS = 64
 #: of runs that are alike but for sizes: open versions, failures to make one, runs that are remembered
 MOST_OPEN, MOST_REFUSALS, MOST_RUNS = 6, 2, 16
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
 #: what a key has besides sizes, and its sizes
-Signature = tuple[Any, ...]
+Signature = tuple[object, ...]
 Numbers = tuple[int, ...]
 #: elements of constants that are sizes: by the number of the constant, and the place in it
 Formulas = dict[int, dict[int, str | int]]
@@ -49,7 +49,7 @@ Formulas = dict[int, dict[int, str | int]]
 
 def split(key: Key) -> tuple[Signature, Numbers]:
     """The key of a part in two: what has to be the same, and the sizes."""
-    same: list[Any] = [key[0]]
+    same: list[object] = [key[0]]
     numbers: list[int] = []
     for entry in key[1:]:
         kind, found = _split(entry)
@@ -72,7 +72,7 @@ def _split(entry: Entry) -> tuple[Any, Sequence[int]]:
     return entry, ()
 
 
-def _counts(dtype: np.dtype[Any], shape: Sequence[int]) -> bool:
+def _counts(dtype: np.dtype, shape: Sequence[int]) -> bool:
     """Whether elements of a tensor may be sizes."""
     return dtype.kind == "i" and dtype.itemsize >= 4 and int(np.prod(shape, dtype=np.int64)) <= MOST_NUMBERS
 
@@ -227,13 +227,13 @@ class SubgraphVersions(Versions[Key, SpecializedSubgraph, OpenPart]):
         versions = sum(p.signature == signature for p in self.open)
         if len(runs) < 2 or versions >= MOST_OPEN or self.refusals[signature] >= MOST_REFUSALS:
             return
-        tried: list[SizePattern | None] = [None]
+        tried: list[SizePattern] = []
         for related in (False, True):
             for near in (False, True):
                 form = SizePattern.of(runs, related, near)
-                if form not in tried:
+                if form is not None and form not in tried:
                     tried.append(form)
-                    yield form  # type: ignore[misc]
+                    yield form
 
     def refused(self, key: Key) -> None:
         """None of the `forms` can be compiled."""

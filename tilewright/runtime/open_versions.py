@@ -13,7 +13,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..program.versions import Limits, Versions, making, reach
 from ..support.dims import ChosenDim
@@ -24,6 +24,8 @@ from .open_executable import OpenExecutable
 from .parts import DynamicInfo
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .dynamic import DynamicExecutable
 
 log = logging.getLogger("tilewright")
@@ -41,7 +43,9 @@ class OpenVersions:
     sizes at once, nothing is served here: a program is then made for each size, in its call.
     """
 
-    def __init__(self, run: DynamicExecutable, compile: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(
+        self, run: DynamicExecutable, compile: Callable[[dict[str, tuple[int | str | ChosenDim, ...]]], OpenExecutable]
+    ) -> None:
         """`compile` makes the executable for the option `inputs`."""
         self.inputs, self.name, self.compile = run.inputs, run.name, compile
         #: one that serves all sizes of another takes its place: it was made because they were too few
@@ -58,7 +62,7 @@ class OpenVersions:
         """Those there are, the latest first."""
         return self.versions.open
 
-    def program_for(self, given: Mapping[str, Any]) -> OpenExecutable | None:
+    def program_for(self, given: Mapping[str, np.ndarray]) -> OpenExecutable | None:
         """The program that serves inputs by name, which are checked; made if there is none yet. None if no program can
         serve them all."""
         if self.refused and not self.programs:
@@ -102,11 +106,11 @@ class OpenVersions:
             what = "runs in parts, which are compiled when it is called"
         log.log(logging.WARNING if warn else logging.INFO, "%s: %s: %s", self.name, what, error.message)
 
-    def _ranges(self, shapes: Shapes | None) -> dict[str, tuple[Any, ...]]:
+    def _ranges(self, shapes: Shapes | None) -> dict[str, tuple[int | str | ChosenDim, ...]]:
         """The option `inputs`: known sizes, and a range for each open one that holds these shapes and all before."""
         dims = _dimensions(self.inputs)
         before = {d.name: d.high for p in self.programs for d in p.sizes.dims}
-        chosen: dict[str, Any] = {}
+        chosen: dict[str, int | ChosenDim] = {}
         for t, names, shape in zip(self.inputs, dims, shapes or [None] * len(dims), strict=True):
             for axis, name in enumerate(names):
                 if isinstance(name, int) or name in chosen or not name.isidentifier():
@@ -178,7 +182,7 @@ def _grows(inputs: Sequence[DynamicInfo], name: str, dims: Sequence[Sequence[int
     return not first and max(alike.values()) > 1 and not any(t.dtype[0] in "iu" for t in found)
 
 
-def _with(name: str, chosen: Mapping[str, Any]) -> Any:
+def _with(name: str, chosen: Mapping[str, int | ChosenDim]) -> int | str | ChosenDim:
     """A dimension by its name; a formula with the sizes in it that are known."""
     if name in chosen:
         return chosen[name]
@@ -205,7 +209,7 @@ def _covers(program: OpenExecutable, other: OpenExecutable) -> bool:
     return all(a.low <= b.low and b.high <= a.high and b.divisor % a.divisor == 0 for a, b in pairs)
 
 
-def _identifier(name: str, names: dict[Any, str]) -> str:
+def _identifier(name: str, names: dict[int | str | None, str]) -> str:
     """A name of a dimension that `Dim` takes, another one for each.
 
     >>> names = {}

@@ -99,7 +99,7 @@ class Source(Protocol):
         return ()
 
     @property
-    def source(self) -> Any:
+    def source(self) -> object:
         """All of it, as its front end takes it."""
 
     def signature(self) -> tuple[list[DynamicInfo], list[DynamicInfo]]:
@@ -184,7 +184,7 @@ class Subgraph:
         self.frozen = frozen
         self.first = len(todo) == body.info.nodes
 
-    def key(self, frame: Frame) -> tuple[Any, ...]:
+    def key(self, frame: Frame) -> tuple[object, ...]:
         """The cache key: dtype and shape of the arrays that are read, the values of those that decide shapes."""
         found = []
         for name in self.reads:
@@ -204,7 +204,7 @@ class PartitionedBody:
 
     def __init__(self, info: BodyInfo) -> None:
         self.info = info
-        self.stages: dict[tuple[Any, ...], Subgraph] = {}
+        self.stages: dict[tuple[object, ...], Subgraph] = {}
         self.first: Subgraph | None = None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..schedule.ceilings import Ceilings, ceilings
 from ..support import providers
 from ..support.errors import UsageError
 from ..targets import base
+
+if TYPE_CHECKING:
+    from ..program.package import Package
 
 #: raised when the form of `Profile.to_json` changes
 FORMAT = 1
@@ -85,7 +88,7 @@ class ProfileEntry:
         """Part of the roofline that is reached: the least time by the ceilings over the real one."""
         return None if self.ideal is None or not self.seconds else self.ideal / self.seconds
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         values = {n: getattr(self, n) for n in self.__dataclass_fields__}
         derived = {n: getattr(self, n) for n in ("gflops", "gbytes", "intensity", "efficiency")}
         return {**values, "names": list(self.names), **derived}
@@ -134,7 +137,7 @@ class Profile:
         """All calls together."""
         return replace(together(self.calls), symbol="total", names=(), rule="", does="", limit="", device="")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Everything as JSON data: the form is in docs/profiling.md."""
         return {
             "format": FORMAT,
@@ -156,9 +159,9 @@ class Profile:
             "timeline": _timeline_json(self.timeline),
         }
 
-    def trace(self) -> dict[str, Any]:
+    def trace(self) -> dict[str, object]:
         """The run in the middle as JSON data that Perfetto and chrome://tracing open; UsageError without a timeline."""
-        trace: dict[str, Any] = providers.ask("profile_trace")(self)
+        trace: dict[str, object] = providers.ask("profile_trace")(self)
         return trace
 
     def html(self) -> str:
@@ -218,9 +221,11 @@ class Timed(Protocol):
     @property
     def threads(self) -> int: ...
     @property
-    def package(self) -> Any: ...
+    def package(self) -> Package: ...
 
-    def timelines(self, inputs: Mapping[str, Any] | Sequence[Any], runs: int, warm: int = 2) -> list[Timeline]: ...
+    def timelines(
+        self, inputs: Mapping[str, object] | Sequence[object], runs: int, warm: int = 2
+    ) -> list[Timeline]: ...
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------
@@ -228,7 +233,7 @@ class Timed(Protocol):
 
 def make_profile(
     executable: Timed,
-    inputs: Mapping[str, Any] | Sequence[Any],
+    inputs: Mapping[str, object] | Sequence[object],
     repeats: int,
     *,
     counted: bool = True,
@@ -355,7 +360,7 @@ class Traffic:
     def of(call: Call, touched: Sequence[int] | None) -> Traffic:
         """`touched`: bytes of each argument, if the compiler counted; else all of them."""
         amounts = touched if touched is not None and len(touched) == len(call.args) else [a.nbytes for a in call.args]
-        sums: dict[tuple[bool, bool], dict[Any, int]] = {}
+        sums: dict[tuple[bool, bool], dict[object, int]] = {}
         for (ref, written), amount in zip(call.accesses(), amounts, strict=True):
             group = sums.setdefault((ref.space == "arena", written), {})
             place = (ref.space, ref.index, ref.offset)  # an argument that stands twice is read once
@@ -408,7 +413,7 @@ def together(calls: Sequence[ProfileEntry]) -> ProfileEntry:
     )
 
 
-def _timeline_json(line: Timeline | None) -> dict[str, Any] | None:
+def _timeline_json(line: Timeline | None) -> dict[str, object] | None:
     if line is None:
         return None
 

@@ -47,6 +47,7 @@ from .parts import (
 )
 
 if TYPE_CHECKING:
+    from ..ir.graph import Graph
     from .profile import Profile
 
 log = logging.getLogger("tilewright")
@@ -65,7 +66,7 @@ class Staged:
     def __init__(
         self,
         source: Callable[[], Source],
-        build: Callable[[Any, str], Executable],
+        build: Callable[[Graph, str], Executable],
         limit: int | None,
         made: Callable[[Staged, Subgraph, SpecializedSubgraph, Frame], None] = lambda *_: None,
     ) -> None:

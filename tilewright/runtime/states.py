@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from ..program.program import TensorInfo
 from ..program.states import StateBuffers
 from ..support.errors import InputError
 from . import arrays
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class States(Mapping[str, np.ndarray]):
@@ -28,7 +31,7 @@ class States(Mapping[str, np.ndarray]):
     arrays of any length that it has room for.
     """
 
-    def __init__(self, buffers: StateBuffers, between_calls: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, buffers: StateBuffers, between_calls: Callable[[], AbstractContextManager[object]]) -> None:
         self._buffers, self._between_calls = buffers, between_calls
         self._numbers = {s.name: i for i, s in enumerate(buffers.infos)}
 
@@ -37,7 +40,7 @@ class States(Mapping[str, np.ndarray]):
         with self._between_calls():
             return self._buffers.value(number)
 
-    def __setitem__(self, name: str, value: object) -> None:
+    def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
         infos = [s.tensor for s in self._buffers.infos]
         if name not in self._numbers:
             known = f"states: {', '.join(self._numbers)}" if infos else "this executable has no states"
@@ -49,7 +52,7 @@ class States(Mapping[str, np.ndarray]):
         with self._between_calls():
             self._buffers.buffers[number].assign(array)
 
-    def _as_long_as(self, value: Any, number: int) -> TensorInfo:
+    def _as_long_as(self, value: npt.ArrayLike, number: int) -> TensorInfo:
         """A state that grows, as long as a value that it is to have; as long as may be if that is longer."""
         info = self._buffers.infos[number]
         assert info.growth is not None

@@ -76,7 +76,7 @@ class Ceilings:
         )
         return replace(self, compute=compute, levels=levels, quiet=self.quiet or other.quiet)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "version": VERSION, "levels": [asdict(v) for v in self.levels]}
 
     @staticmethod

@@ -4,7 +4,6 @@ for it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..tensor.analysis import is_contraction
 from ..tensor.expr import Expr, Op, walk
@@ -23,7 +22,7 @@ INSTRUCTIONS = {"dot2": "bf16", "dot4": "i8"}
 LARGE = 1_000_000
 
 
-def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) -> dict[str, Any]:
+def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) -> dict[str, object]:
     """A kernel's part of the report: ``symbol``, ``kind``, ``compile_s`` (the sum of `seconds`, if there are any), and
     its facts."""
     return {
@@ -34,7 +33,7 @@ def about(kernel: Kernel, scheduled: Scheduled, seconds: Mapping[str, float]) ->
     }
 
 
-def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, Any]:
+def kernel_facts(kernel: Kernel, scheduled: Scheduled) -> dict[str, object]:
     """JSON data: ``does``, ``flops``, ``integer_ops``, ``precision``, ``touched`` (bytes of each parameter),
     ``decisions``, ``plan`` (of a sum of products, in words), ``trace``, ``refused`` ([rule, reason] of the rules
     that did not take it), ``fell`` (why a rule that is made for such kernels did not; empty if one did), ``slow``

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
 
-from ..support.sizes import Undecided, current, is_open, larger, smaller, surely, typically
+from ..support.sizes import Undecided, at_most, current, is_open, larger, smaller, surely, typically
 from ..tensor.expr import (
     Const,
     Expr,
@@ -56,7 +55,7 @@ from .region import all_ranges
 _IN_REGISTERS: ContextVar[frozenset[str]] = ContextVar("registers", default=frozenset())
 #: what `simplify_value` found for the nest at hand, by expression and the ranges of its variables: tiles that are laid
 #: out or split repeat a few expressions many times
-_SIMPLIFIED: ContextVar[dict[tuple[Any, ...], Expr] | None] = ContextVar("simplified", default=None)
+_SIMPLIFIED: ContextVar[dict[tuple[object, ...], Expr] | None] = ContextVar("simplified", default=None)
 
 
 def finish(nest: Nest) -> Nest:
@@ -271,7 +270,7 @@ def _never_runs(body: Stmt, ranges: dict[str, tuple[int, int]]) -> bool:
     """Whether a tile does not exist: one of its laid-out or vectorized loops is empty."""
     tiles = [f for f in body.loops if f.kind in ("unroll", "vector")]
     trips = [const_value(simplify(s.extent, ranges)) for s in tiles]
-    return any(n is not None and surely(lambda n=n: n <= 0) for n in trips)  # type: ignore[misc]
+    return any(n is not None and at_most(n, 0) for n in trips)
 
 
 def _deciding_term(body: Stmt, var: str, ranges: dict[str, tuple[int, int]]) -> Expr | None:

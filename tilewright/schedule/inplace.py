@@ -4,9 +4,8 @@ those that begin as a copy of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..tensor.analysis import flat
 from ..tensor.expr import Buffer, Expr, Load, Var, bounds, from_linear, linear, walk
@@ -135,7 +134,7 @@ def _writes(s: Store, buffer: str) -> bool:
     return any(t.buffer == buffer for t in s.targets)
 
 
-def _same_place(s: Store, output: str, given: str, params: dict[str, Any]) -> bool:
+def _same_place(s: Store, output: str, given: str, params: Mapping[str, Buffer]) -> bool:
     """Whether a statement reads `given` only at the positions where it writes `output`."""
     found = _loads(s, given)
     if not found:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..support.sizes import current, is_open, larger, smaller, surely, typically
+from ..support.sizes import current, is_open, larger, less, smaller, surely, typically
 from ..tensor.analysis import flat
 from ..tensor.expr import (
     COMBINERS,
@@ -62,15 +62,19 @@ def _alone(s: Stmt, buffers: dict[str, Buffer]) -> str | None:
     return reason or next((r for f in lanes if (r := _vector(f, buffers))), None)
 
 
+T = TypeVar("T")
+
+
 def _known(
-    s: Stmt, what: Any, find: Callable[[], Any], params: Mapping[str, Buffer], buffers: Mapping[str, Buffer]
-) -> Any:
+    s: Stmt, what: object, find: Callable[[], T], params: Mapping[str, Buffer], buffers: Mapping[str, Buffer]
+) -> T:
     """What is found out about a statement, once for the same memory: most steps of a schedule leave most loops alone,
     so that a step costs what it changes and not what there is."""
     key = what, tuple([(n, buffers[n].shape, n in params) for n in s.used if n in buffers])
     if key not in s.known:
         s.known[key] = find()
-    return s.known[key]
+    found: T = s.known[key]
+    return found
 
 
 # ---- scopes and sums -----------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ def crosses_iterations(var: str, a: Stmt, b: Stmt, buffers: dict[str, Buffer], r
             return name
         step = abs(dict(next(iter(parts))).get(Var(var), 0))
         reach = reduce(larger, (x[2] for x in spans if x)) - reduce(smaller, (x[1] for x in spans if x))
-        if not surely(lambda r=reach, s=step: r < s):  # type: ignore[misc]
+        if not less(reach, step):
             return name
     return None
 
@@ -374,7 +378,7 @@ def decode(known: list[Expr], ranges: Ranges, tiles: Tiles) -> set[Expr]:
             limit = bounds(t, ranges)
             if limit is not None and limit[0] == limit[1]:
                 continue  # it has one value only
-            if limit is None or not surely(lambda c=c, reach=reach: c > reach):  # type: ignore[misc]
+            if limit is None or not less(reach, c):
                 break  # this and the larger ones cannot be told apart
             reach += c * (limit[1] - limit[0])
         else:
@@ -550,10 +554,7 @@ def _box(s: Stmt, name: str, buffer: Buffer, limits: Callable[[Expr], tuple[int,
 
 
 def _boxes_apart(a: _Box, b: _Box) -> bool:
-    return any(
-        p and q and (surely(lambda p=p, q=q: p[1] < q[0]) or surely(lambda p=p, q=q: q[1] < p[0]))  # type: ignore
-        for p, q in zip(a, b, strict=True)
-    )
+    return any(p and q and (less(p[1], q[0]) or less(q[1], p[0])) for p, q in zip(a, b, strict=True))
 
 
 def _in_a_row(spans: list[tuple[int, int] | None]) -> bool:

@@ -430,7 +430,7 @@ class Machine:
 
     # ---- as data
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The description in a package, a cache key, a request to another process."""
         return asdict(cast(Any, self))
 

@@ -35,7 +35,7 @@ class cached(Generic[_Found]):
     def __init__(self, find: Callable[[Any], _Found]) -> None:
         self.find, self.name, self.__doc__ = find, find.__name__, find.__doc__
 
-    def __get__(self, owner: Any, kind: type | None = None) -> _Found:
+    def __get__(self, owner: object, kind: type | None = None) -> _Found:
         if owner is None:
             return self  # type: ignore[return-value]
         found: _Found = self.find(owner)
@@ -89,7 +89,7 @@ class Stmt:
         return tuple(sorted(self.facts.reads | self.facts.writes))
 
     @cached
-    def known(self) -> dict[Any, Any]:
+    def known(self) -> dict[object, Any]:
         """What somebody found out about this statement and wants to keep, by all that it hangs on."""
         return {}
 
@@ -408,9 +408,8 @@ def transform(s: Stmt, f: Callable[[Stmt], Stmt | None]) -> Stmt | None:
         return f(with_children(s, (new[0] or Seq(()), *[n for n in new[1:] if n is not None])))
     if isinstance(s, AsyncCopy):  # a group that copies nothing is one too: waits count it
         return f(with_children(s, (new[0] or Seq(()),)))
-    if any(n is None for n in new):
-        return None
-    return f(with_children(s, tuple(new)))  # type: ignore[arg-type]
+    whole = [n for n in new if n is not None]
+    return f(with_children(s, tuple(whole))) if len(whole) == len(new) else None
 
 
 def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:

@@ -67,7 +67,7 @@ def parse_nest(text: str, machine: Machine | None = None) -> Nest:
     return _Parser(machine or Machine()).function(module.body[0])
 
 
-def _fail(node: Any, expected: str) -> NoReturn:
+def _fail(node: ast.AST | None, expected: str) -> NoReturn:
     """Raise the error: where, what was expected, what is there."""
     found = ""
     if isinstance(node, ast.AST) and hasattr(node, "lineno"):
@@ -144,11 +144,11 @@ class _Parser:
         return node.id
 
     def integer(self, node: ast.expr) -> int:
-        negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-        inner = node.operand if negative else node  # type: ignore[attr-defined]
+        negated = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else None
+        inner = node if negated is None else negated
         if not isinstance(inner, ast.Constant) or type(inner.value) is not int:
             _fail(node, "an integer")
-        return -inner.value if negative else inner.value
+        return inner.value if negated is None else -inner.value
 
     def integers(self, node: ast.expr) -> tuple[int, ...]:
         if not isinstance(node, ast.Tuple):
@@ -334,15 +334,15 @@ class _Parser:
         if set(given) != {"init", "over"}:
             _fail(call, "`reduce(value, init=..., over=(loops,))`")
         over, init = given["over"], given["init"]
-        if not isinstance(over, ast.Tuple) or not all(
-            isinstance(x, ast.Name) and x.id in self.loops for x in over.elts
-        ):
+        elements = over.elts if isinstance(over, ast.Tuple) else None
+        names = [x.id for x in elements or () if isinstance(x, ast.Name) and x.id in self.loops]
+        if elements is None or len(names) != len(elements):
             _fail(over, "a tuple of enclosing loops")
         inits = init.elts if isinstance(init, ast.Tuple) and count != 1 else [init]
         if len(inits) != count:
             _fail(init, f"{count} initial values")
         none = [isinstance(x, ast.Constant) and x.value is None for x in inits]
-        return tuple(x.id for x in over.elts), [None if n else self.expr(x) for n, x in zip(none, inits, strict=True)]  # type: ignore[attr-defined]
+        return tuple(names), [None if n else self.expr(x) for n, x in zip(none, inits, strict=True)]
 
     # ---- expressions ----
 

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from ..support.errors import CompileError
-from ..support.sizes import at_most, gcd, is_open, larger, less, smaller, surely
+from ..support.sizes import at_most, gcd, is_open, larger, less, smaller
 from ..tensor.expr import (
     Buffer,
     Const,
@@ -54,7 +54,7 @@ def region(
     for d, whole in enumerate(buffer.shape):
         found = _union([span(simplify(a[d], ranges), inner, ranges) for a in accesses])
         base, size = found or (Const(0, "index"), whole)
-        if surely(lambda size=size, whole=whole: size >= whole):  # type: ignore[misc]
+        if at_most(whole, size):
             base, size = Const(0, "index"), whole
         rest = settled(simplify(whole - base, ranges), ranges)
         bases.append(base)
@@ -152,9 +152,11 @@ def _term(t: Expr, inner: dict[str, Expr], ranges: dict[str, tuple[int, int]]) -
     if isinstance(t, Var):
         limit = bounds(inner[t.name], ranges)
         return None if limit is None else (Const(0, "index"), limit[1])
-    n = const_value(t.args[1]) if isinstance(t, Op) and len(t.args) == 2 and t.dtype == "index" else None
-    found = span(t.args[0], inner, ranges) if n is not None else None  # type: ignore[attr-defined]
-    if not isinstance(t, Op) or found is None or n is None:
+    if not isinstance(t, Op) or len(t.args) != 2 or t.dtype != "index":
+        return None
+    n = const_value(t.args[1])
+    found = span(t.args[0], inner, ranges) if n is not None else None
+    if found is None or n is None:
         return None
     base, size = found
     limit = bounds(t, ranges)
@@ -247,7 +249,8 @@ def _one_split(names: list[str], steps: dict[str, int], extent: Expr, real: dict
     if steps[inner] != 1 or is_open(factor):
         return False
     last = linear(extent - Var(outer) * factor)
-    args = real[inner].args if isinstance(real[inner], Op) and real[inner].op == "minsi" else ()  # type: ignore[attr-defined]
+    e = real[inner]
+    args = e.args if isinstance(e, Op) and e.op == "minsi" else ()
     tile = len(args) == 2 and Const(factor, "index") in args and last in map(linear, args)
     return tile and real[outer] == ceildiv(extent, factor)
 

@@ -36,8 +36,8 @@ class Step:
     """One applied primitive: its name, its arguments, the names it returned, and those of the buffers it made."""
 
     name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     result: Any = None
     made: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ def replay(s: S, text: str) -> S:
     return s
 
 
-def _apply(s: Any, method: Callable[..., Any], args: list[Any], given: dict[str, Any], step: str) -> Any:
+def _apply(s: Any, method: Callable[..., Any], args: list[object], given: dict[str, object], step: str) -> Any:
     """What a primitive returns; errors name the step."""
     try:
         return method(s, *args, **given)
@@ -146,7 +146,7 @@ def _mapping(kernel: Kernel, text: str) -> dict[str, str]:
     return found
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Expr):
         return f"index({str(value)!r})"
     if isinstance(value, (tuple, list)):

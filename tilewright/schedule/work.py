@@ -106,9 +106,9 @@ class _Runs:
     once for each combination of extents that its values give."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], list[_Access]] = {}
+        self.known: dict[tuple[object, ...], list[_Access]] = {}
         self.inner: dict[int, dict[Expr, tuple[str, ...]]] = {}
-        self.values: dict[tuple[Any, ...], Expr] = {}
+        self.values: dict[tuple[object, ...], Expr] = {}
 
     def of(self, s: Stmt, ranges: Ranges, fixed: Mapping[str, int]) -> list[_Access]:
         """Every store in a statement once. `fixed`: values of variables that the extents of inner loops depend on."""

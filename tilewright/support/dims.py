@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .errors import UsageError
 
@@ -80,7 +79,7 @@ class ChosenDim(Dim):
         return Dim(self.name, self.low, self.high, self.divisor)
 
 
-def open_dims(inputs: Mapping[str, Any] | None) -> list[Dim]:
+def open_dims(inputs: Mapping[str, object] | None) -> list[Dim]:
     """The open dimensions in the shapes that the option `inputs` gives, each once.
 
     UsageError if a dimension has two ranges.

@@ -10,10 +10,13 @@ How to add a type: docs/add_an_element_type.md. Imports neither MLIR nor LLVM, s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class ElementType:
         return f"i{self.bits}" if self.kind == "uint" else self.name
 
 
-def _type(name: str, numpy: Any, kind: str, bits: int, onnx: str, **more: Any) -> ElementType:
+def _type(name: str, numpy: npt.DTypeLike, kind: str, bits: int, onnx: str, **more: Any) -> ElementType:
     return ElementType(name, np.dtype(numpy), kind, bits, onnx, **more)
 
 
@@ -149,7 +152,7 @@ def wide(dtype: str) -> str:
     return "f32" if dtype in HALVES else dtype
 
 
-def named(dtype: Any) -> str | None:
+def named(dtype: npt.DTypeLike | None) -> str | None:
     """The short name of an element type, given as such, as NumPy calls it, or as a NumPy dtype; None if it is none.
 
     >>> named("f32"), named("float32"), named(np.int8), named("bfloat16"), named("bool"), named("float33")

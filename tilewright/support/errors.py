@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 #: whether something holds for sizes of open dimensions
 SizeCondition = Callable[[Mapping[str, int]], bool]
@@ -62,7 +61,7 @@ class TilewrightError(Exception):
                 lines.append(f"  {key}: {value}")
         return printable("\n".join(lines))
 
-    def __reduce__(self) -> tuple[Any, ...]:  # errors cross process borders (compile workers)
+    def __reduce__(self) -> tuple[object, ...]:  # errors cross process borders (compile workers)
         return _rebuild, (
             type(self),
             self.message,
@@ -70,7 +69,7 @@ class TilewrightError(Exception):
         )
 
 
-def _rebuild(cls: type[TilewrightError], message: str, fields: dict[str, Any]) -> TilewrightError:
+def _rebuild(cls: type[TilewrightError], message: str, fields: dict[str, str | None]) -> TilewrightError:
     return cls(message, **fields)
 
 

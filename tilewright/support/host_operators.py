@@ -12,18 +12,25 @@ Free of MLIR.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from .errors import InputError
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+F = TypeVar("F", bound="Callable[..., Sequence[Entry]]")
+#: a value at run time: an array, a sequence of arrays, an empty optional
+Entry: TypeAlias = "np.ndarray | list[Entry] | None"
+Numbers: TypeAlias = "np.ndarray | Sequence[int]"
 #: operator -> function(node name, arguments, attributes), which gives a list of outputs
-OPERATORS: dict[str, Callable[..., list[Any]]] = {}
+OPERATORS: dict[str, Callable[..., Sequence[Entry]]] = {}
 
 
-def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+def operator(name: str) -> Callable[[F], F]:
+    def register(function: F) -> F:
         OPERATORS[name] = function
         return function
 
@@ -34,7 +41,7 @@ def error(node: str, message: str) -> InputError:
     return InputError(message, stage="run", operator=node)
 
 
-def call(kind: str, node: str, arguments: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> list[Any]:
+def call(kind: str, node: str, arguments: Sequence[Entry], attributes: Mapping[str, Any], outputs: int) -> list[Entry]:
     """Run an operator; InputError names the node if its operands do not fit."""
     try:
         results = OPERATORS[kind](node, *arguments, **attributes)
@@ -115,7 +122,7 @@ def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
     return np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
 
 
-def _suppress(low: Any, high: Any, scores: np.ndarray, limit: int, iou: float, least: float) -> list[int]:
+def _suppress(low: np.ndarray, high: np.ndarray, scores: np.ndarray, limit: int, iou: float, least: float) -> list[int]:
     """Greedily the best box that overlaps none of the chosen ones too much."""
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > least] if np.isfinite(least) else order
@@ -136,7 +143,9 @@ def _suppress(low: Any, high: Any, scores: np.ndarray, limit: int, iou: float, l
 
 
 @operator("Slice")
-def slice_(node: str, x: np.ndarray, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> list[np.ndarray]:
+def slice_(
+    node: str, x: np.ndarray, starts: Numbers, ends: Numbers, axes: Numbers | None = None, steps: Numbers | None = None
+) -> list[np.ndarray]:
     """
     >>> slice_("", np.arange(5), np.array([-1]), np.array([-9]), None, np.array([-2]))
     [array([4, 2, 0])]
@@ -156,13 +165,13 @@ def slice_(node: str, x: np.ndarray, starts: Any, ends: Any, axes: Any = None, s
 # ---- sequences and optionals: lists and None -----------------------------------------------------------------------
 
 
-def _items(node: str, items: Any) -> list[Any]:
+def _items(node: str, items: object) -> list[Entry]:
     if not isinstance(items, list):
         raise error(node, "it takes a sequence")
     return items
 
 
-def _position(node: str, items: list[Any], at: Any, limit: int) -> int:
+def _position(node: str, items: list[Entry], at: npt.ArrayLike, limit: int) -> int:
     i = int(np.asarray(at).reshape(()))
     if not -len(items) <= i < limit:
         raise error(node, f"position {i} is outside of a sequence of {len(items)}")
@@ -170,46 +179,48 @@ def _position(node: str, items: list[Any], at: Any, limit: int) -> int:
 
 
 @operator("SequenceConstruct")
-def sequence_construct(node: str, *items: Any) -> list[Any]:
+def sequence_construct(node: str, *items: Entry) -> list[Entry]:
     return [list(items)]
 
 
 @operator("SequenceEmpty")
-def sequence_empty(node: str, dtype: int = 1) -> list[Any]:
+def sequence_empty(node: str, dtype: int = 1) -> list[Entry]:
     return [[]]
 
 
 @operator("SequenceLength")
-def sequence_length(node: str, items: Any) -> list[Any]:
+def sequence_length(node: str, items: object) -> list[Entry]:
     return [np.array(len(_items(node, items)), np.int64)]
 
 
 @operator("SequenceAt")
-def sequence_at(node: str, items: Any, at: Any) -> list[Any]:
+def sequence_at(node: str, items: list[Entry], at: npt.ArrayLike) -> list[Entry]:
     return [items[_position(node, _items(node, items), at, len(items))]]
 
 
 @operator("SequenceInsert")
-def sequence_insert(node: str, items: Any, item: Any, at: Any = None) -> list[Any]:
+def sequence_insert(node: str, items: list[Entry], item: Entry, at: npt.ArrayLike | None = None) -> list[Entry]:
     i = len(_items(node, items)) if at is None else _position(node, items, at, len(items) + 1)
     return [[*items[:i], item, *items[i:]]]
 
 
 @operator("SequenceErase")
-def sequence_erase(node: str, items: Any, at: Any = None) -> list[Any]:
+def sequence_erase(node: str, items: list[Entry], at: npt.ArrayLike | None = None) -> list[Entry]:
     i = len(_items(node, items)) - 1 if at is None else _position(node, items, at, len(items))
     return [[*items[:i], *items[i + 1 :]]]
 
 
 @operator("ConcatFromSequence")
-def concat_from_sequence(node: str, items: Any, axis: int, new_axis: int = 0) -> list[Any]:
+def concat_from_sequence(node: str, items: list[np.ndarray], axis: int, new_axis: int = 0) -> list[Entry]:
     if not _items(node, items):
         raise error(node, "the sequence is empty")
     return [np.stack(items, axis) if new_axis else np.concatenate(items, axis)]
 
 
 @operator("SplitToSequence")
-def split_to_sequence(node: str, x: np.ndarray, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Any]:
+def split_to_sequence(
+    node: str, x: np.ndarray, split: np.ndarray | None = None, axis: int = 0, keepdims: int = 1
+) -> list[Entry]:
     """
     >>> split_to_sequence("", np.arange(5), np.array(2))
     [[array([0, 1]), array([2, 3]), array([4])]]
@@ -225,10 +236,10 @@ def split_to_sequence(node: str, x: np.ndarray, split: Any = None, axis: int = 0
 @operator("Identity")
 @operator("Optional")
 @operator("OptionalGetElement")
-def same(node: str, item: Any = None, **attributes: Any) -> list[Any]:
+def same(node: str, item: Entry = None, **attributes: object) -> list[Entry]:
     return [item]
 
 
 @operator("OptionalHasElement")
-def optional_has_element(node: str, item: Any = None) -> list[Any]:
+def optional_has_element(node: str, item: Entry = None) -> list[Entry]:
     return [np.array(item is not None)]

@@ -49,7 +49,7 @@ class MappedFile:
     @property
     def view(self) -> memoryview:
         """The bytes without copying them."""
-        return memoryview(self.data)  # type: ignore[arg-type]
+        return self.data.data
 
     def digest(self) -> str:
         """As `digest` of the mapped bytes, which may not be those that the path leads to now."""
@@ -93,7 +93,7 @@ def digest(data: np.ndarray) -> str:
     pieces = [data[i : i + CHUNK] for i in range(0, data.size, CHUNK)]
 
     def hashed(piece: np.ndarray) -> bytes:
-        found = hashlib.sha256(memoryview(piece)).digest()  # type: ignore[arg-type]
+        found = hashlib.sha256(piece.data).digest()
         release_pages(piece)
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -40,7 +40,7 @@ class Flag:
     metavar: str | None = None
     help: str = ""
     repeat: bool = False
-    parse: Callable[[str, Any], Any] | None = None
+    parse: Callable[[str, Any], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class OptionInfo:
     flag: Flag
     choices: tuple[str, ...] = ()
     most: int | None = None
-    counts: Callable[[Any], Any] | None = None
+    counts: Callable[[Any], object] | None = None
 
     @staticmethod
-    def of(f: Field[Any]) -> OptionInfo:
+    def of(f: Field[object]) -> OptionInfo:
         """What a field of `Options` says."""
         info: OptionInfo = f.metadata["option"]
         return info
 
 
 def option(
-    default: Any,
+    default: object,
     doc: str,
     *,
     effect: Effect,
@@ -76,7 +76,7 @@ def option(
     flag: Flag | None = None,
     choices: tuple[str, ...] = (),
     most: int | None = None,
-    counts: Callable[[Any], Any] | None = None,
+    counts: Callable[[Any], object] | None = None,
 ) -> Any:
     """A field of `Options`; the arguments are those of `OptionInfo`."""
     info = OptionInfo(doc, effect, kept, flag or Flag(), choices, most, counts)
@@ -91,7 +91,7 @@ class OptionKind:
     """The values that an annotation allows apart from None, in `words` for errors, and how the command line parses the
     `text` of one."""
 
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
     words: str
     text: type = str
 
@@ -117,7 +117,7 @@ KINDS: dict[str, OptionKind] = {
 }
 
 
-def check(f: Field[Any], value: Any) -> None:
+def check(f: Field[object], value: object) -> None:
     """UsageError if an option cannot have this value."""
     info, annotation = OptionInfo.of(f), str(f.type)
     kind = KINDS[annotation]
@@ -125,14 +125,14 @@ def check(f: Field[Any], value: Any) -> None:
         return
     if not kind.accepts(value):
         raise UsageError(f"option {f.name!r} must be {kind.words}, not {value!r}")
-    if info.most is not None and value > info.most:
+    if info.most is not None and isinstance(value, int) and value > info.most:
         raise UsageError(f"option {f.name!r} is {value}, it must be at most {info.most}")
     if info.choices and value not in info.choices:
         hint = f"choose from {', '.join(info.choices)}"
         raise UsageError(f"option {f.name!r} is {value!r}, which is not available", hint=hint)
 
 
-def bucket_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def bucket_sizes(given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """The option `buckets` with the sizes of every dimension once, in order; UsageError for what are no sizes.
 
     >>> bucket_sizes({"seq": [64, 32, 64]})
@@ -145,7 +145,7 @@ def bucket_sizes(given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
 
 
-def check_pad(given: Mapping[str, Any], buckets: Any) -> None:
+def check_pad(given: Mapping[str, object], buckets: Mapping[str, object] | None) -> None:
     """UsageError if the option `pad` has something else than numbers, or nothing is padded."""
     for name, number in given.items():
         if not isinstance(number, (int, float)):

@@ -40,11 +40,11 @@ class Ended(Exception):
 receive = pickle.load
 
 #: by what they run: the process that nobody uses now, and where it was started
-_kept: dict[str, tuple[child_processes.Child, tuple[Any, ...]]] = {}
+_kept: dict[str, tuple[child_processes.Child, tuple[object, ...]]] = {}
 _lock = threading.Lock()
 
 
-def ask(call: str, request: Any) -> Any:
+def ask(call: str, request: object) -> Any:
     """What the process that runs these Python statements, which end in `serve`, answers to the request.
 
     A thread that asks while another one waits has a process of its own. Whatever interrupts the caller ends the
@@ -62,7 +62,7 @@ def ask(call: str, request: Any) -> Any:
     return _ask(child_processes.start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE), message, call, place)
 
 
-def _ask(child: child_processes.Child, message: bytes, call: str, place: tuple[Any, ...]) -> Any:
+def _ask(child: child_processes.Child, message: bytes, call: str, place: tuple[object, ...]) -> Any:
     assert child.stdin is not None and child.stdout is not None
     try:
         try:
@@ -84,7 +84,7 @@ def _ask(child: child_processes.Child, message: bytes, call: str, place: tuple[A
     return answer
 
 
-def _take(call: str, place: tuple[Any, ...]) -> child_processes.Child | None:
+def _take(call: str, place: tuple[object, ...]) -> child_processes.Child | None:
     with _lock:
         child, where = _kept.pop(call, (None, ()))
     if child is not None and (where != place or child.poll() is not None):
@@ -93,7 +93,7 @@ def _take(call: str, place: tuple[Any, ...]) -> child_processes.Child | None:
     return child
 
 
-def _place() -> tuple[Any, ...]:
+def _place() -> tuple[object, ...]:
     """What a process takes from its caller when it starts: its path, where its messages go, the processors it may use,
     what it reads once."""
     with contextlib.suppress(OSError):
@@ -108,8 +108,9 @@ def _end(child: child_processes.Child) -> None:
     child.kill()
     child.wait()
     for stream in (child.stdin, child.stdout):
+        assert stream is not None
         with contextlib.suppress(OSError):
-            stream.close()  # type: ignore[union-attr]
+            stream.close()
     child.lifeline.close()
 
 
@@ -141,7 +142,7 @@ if hasattr(os, "register_at_fork"):
 # ---- in the child --------------------------------------------------------------------------------------------------
 
 
-def serve(answer: Callable[[Any], Any], tidy: Callable[[bool], None] = lambda changed: None) -> None:
+def serve(answer: Callable[[Any], object], tidy: Callable[[bool], None] = lambda changed: None) -> None:
     """Answer requests until there are no more, and end the process.
 
     `tidy` is called with False when an answer is out, and with True before a request that comes with another

@@ -18,8 +18,12 @@ def shared_factors(polynomial: Polynomial) -> Monomial:
     first, *others = polynomial
     shared = list(first)
     for m in others:
-        left = list(m)
-        shared = [f for f in shared if f in left and not left.remove(f)]  # type: ignore[func-returns-value]
+        left, both = list(m), []
+        for f in shared:
+            if f in left:
+                left.remove(f)
+                both.append(f)
+        shared = both
     return tuple(shared)
 
 

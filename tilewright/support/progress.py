@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .options import get
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 #: seconds of silence before the line appears: what is quicker needs none
 DELAY_S = 0.5
@@ -37,7 +40,7 @@ class Progress:
         self._begin = time.monotonic()
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._wanted = allowed and not quiet and terminal and get("TILEWRIGHT_PROGRESS")
-        self._status: Any = None
+        self._status: Status | None = None
 
     def stage(self, name: str) -> None:
         """A stage begins."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
 from typing import Any
 
 _PROVIDERS: dict[str, str] = {}
@@ -30,7 +31,7 @@ def ask(name: str) -> Any:
     return getattr(found, attribute) if attribute else found
 
 
-def loaded(module: str) -> Any:
+def loaded(module: str) -> ModuleType | None:
     """A module if anybody has imported it, None else; one that another thread is importing is waited for.
 
     >>> loaded("math").floor(1.5), loaded("no.such.module")

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from math import gcd as _gcd
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .dims import ChosenDim
 from .dims import Dim as Dim
@@ -46,7 +46,7 @@ class Undecided(UsageError):
     """A decision depends on a size that is not known when the model is compiled. `asks` says which, if that is known:
     it is either way for some sizes."""
 
-    def __init__(self, message: str, size_condition: SizeCondition | None = None, **where: Any) -> None:
+    def __init__(self, message: str, size_condition: SizeCondition | None = None, **where: str | None) -> None:
         super().__init__(message, **where)
         self.size_condition = size_condition
 
@@ -68,11 +68,11 @@ class Sizes:
         self._of: dict[int, Size] = {}  # value -> size
         self._ranges: dict[int, tuple[int, int]] = {}  # better than what the atoms say
         self._bounds: Known = {}  # of polynomials
-        self._quotients: dict[tuple[int, int], Any] = {}
+        self._quotients: dict[tuple[int, int], int] = {}
         #: sums, products and comparisons that were computed before
-        self._sums: dict[tuple[Any, Any, int], Any] = {}
-        self._products: dict[tuple[Any, Any], Any] = {}
-        self._compared: dict[tuple[Any, Any, bool], bool | Size] = {}
+        self._sums: dict[tuple[Size, int, int], int] = {}
+        self._products: dict[tuple[Size, int], int] = {}
+        self._compared: dict[tuple[Size, int, bool], bool | Size] = {}
         self.symbols = [self._symbol(i, d) for i, d in enumerate(self.dims)]
 
     def _symbol(self, number: int, d: Dim) -> Size:
@@ -93,7 +93,7 @@ class Sizes:
         assert isinstance(made, Size)
         return made
 
-    def size(self, polynomial: Polynomial) -> Any:
+    def size(self, polynomial: Polynomial) -> int:
         """The size of a polynomial of atoms; a plain int if it is constant."""
         kept = {m: c for m, c in polynomial.items() if c}
         if not kept or set(kept) == {()}:
@@ -199,10 +199,10 @@ class Size(int):
     def __format__(self, spec: str) -> str:
         return str(self)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(f"the size {self} belongs to one compilation, it cannot be stored")
 
-    def __deepcopy__(self, memo: Any) -> Size:
+    def __deepcopy__(self, memo: object) -> Size:
         return self
 
     # ---- arithmetic ----
@@ -215,7 +215,7 @@ class Size(int):
             return decoded.polynomial if isinstance(decoded, Size) else {(): decoded}
         return None
 
-    def _inexact(self, other: Any, compute: Callable[[Any, Any], Any], text: str) -> Any:
+    def _inexact(self, other: object, compute: Callable[[int, float], float], text: str) -> Any:
         """With a float: Python would take the number that encodes this size for its value."""
         if not isinstance(other, float):
             return NotImplemented
@@ -223,7 +223,7 @@ class Size(int):
             raise Undecided(f"{text} is not known when the model is compiled")
         return compute(self.typical, other)
 
-    def _sum(self, other: Any, sign: int) -> Any:
+    def _sum(self, other: int, sign: int) -> int:
         known = self.space._sums.get((self, other, sign)) if isinstance(other, int) else None
         if known is None:
             known = self._summed(other, sign)
@@ -231,7 +231,7 @@ class Size(int):
                 self.space._sums[self, other, sign] = known
         return known
 
-    def _summed(self, other: Any, sign: int) -> Any:
+    def _summed(self, other: int, sign: int) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x + sign * y, f"{self} {'-' if sign < 0 else '+'} {other}")
@@ -240,30 +240,30 @@ class Size(int):
             total[m] = total.get(m, 0) + sign * c
         return self.space.size(total)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: int) -> int:
         return self._sum(other, 1)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: int) -> int:
         return self._sum(other, -1)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: int) -> int:
         return (-self) + other
 
-    def __rpow__(self, base: Any, modulo: Any = None) -> Any:
+    def __rpow__(self, base: int, modulo: int | None = None) -> NoReturn:
         raise Undecided(f"{base} ** {self} is not known when the model is compiled")
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> int:
         return self.space.size({m: -c for m, c in self.polynomial.items()})
 
     def __pos__(self) -> Size:
         return self
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> int:
         return -self if self < 0 else self
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: int) -> int:
         known = self.space._products.get((self, other)) if isinstance(other, int) else None
         if known is None:
             known = self._multiplied(other)
@@ -271,7 +271,7 @@ class Size(int):
                 self.space._products[self, other] = known
         return known
 
-    def _multiplied(self, other: Any) -> Any:
+    def _multiplied(self, other: int) -> Any:
         p = self._other(other)
         if p is None:
             return self._inexact(other, lambda x, y: x * y, f"{self} * {other}")
@@ -287,32 +287,32 @@ class Size(int):
     def __pow__(self, power: Any, modulo: Any = None) -> Any:
         if not isinstance(power, int) or isinstance(power, Size) or modulo is not None or power < 0:
             raise Undecided(f"{self} ** {power} is not known when the model is compiled")
-        result: Any = 1
+        result: int = 1
         for _ in range(power):
             result = self * result
         return result
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: int) -> int:
         return _divide(self, self.space.decode(other), self.space) if isinstance(other, int) else NotImplemented
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: int) -> int:
         return _divide(self.space.decode(other), self, self.space) if isinstance(other, int) else NotImplemented
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: int) -> int:
         return _remainder(self, self.space.decode(other), self.space) if isinstance(other, int) else NotImplemented
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: int) -> int:
         return _remainder(self.space.decode(other), self, self.space) if isinstance(other, int) else NotImplemented
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: int) -> tuple[int, int]:
         return self // other, self % other
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: int) -> float:
         if _typically.get():
             return self.typical / (other.typical if isinstance(other, Size) else other)
         raise Undecided(f"{self} / {other} is not known when the model is compiled")
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: int) -> float:
         if _typically.get():
             return other / self.typical
         raise Undecided(f"{decode(other)} / {self} is not known when the model is compiled")
@@ -322,7 +322,7 @@ class Size(int):
             return float(self.typical)
         raise Undecided(f"{self} is not known when the model is compiled")
 
-    def _bitwise(self, *_: object) -> Any:
+    def _bitwise(self, *_: object) -> NoReturn:
         raise Undecided(f"the bits of {self} are not known when the model is compiled")
 
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = _bitwise
@@ -334,20 +334,20 @@ class Size(int):
 
     # ---- comparisons: equality is that of the numbers, which is that of the expressions ----
 
-    def surely_less(self, other: Any, strict: bool) -> bool | Size:
+    def surely_less(self, other: int, strict: bool) -> bool | Size:
         """Whether this is less than another size (or at most that) for all sizes, or for none; the difference if it is
         for some."""
         key = self, other, strict
         known = self.space._compared.get(key)
         if known is None:
-            difference = other - self
+            difference: Any = other - self
             low, high = difference.range if isinstance(difference, Size) else (difference,) * 2
             least = 1 if strict else 0
             known = bool(low >= least) if low >= least or high < least else difference
             self.space._compared[key] = known
         return known
 
-    def _less(self, other: Any, sign: str, strict: bool) -> bool:
+    def _less(self, other: int, sign: str, strict: bool) -> bool:
         known = self.surely_less(other, strict)
         if not isinstance(known, Size):
             return known
@@ -359,19 +359,19 @@ class Size(int):
             lambda at: difference.at(at) >= least,
         )
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: int) -> bool:
         return self._less(other, "<", True) if isinstance(other, int) else self._float(other, "<")
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: int) -> bool:
         return self._less(other, "<=", False) if isinstance(other, int) else self._float(other, "<=")
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: int) -> bool:
         return not self._less(other, ">", False) if isinstance(other, int) else self._float(other, ">")
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: int) -> bool:
         return not self._less(other, ">=", True) if isinstance(other, int) else self._float(other, ">=")
 
-    def _float(self, other: Any, sign: str) -> bool:
+    def _float(self, other: float, sign: str) -> bool:
         low, high = self.range
         results: set[bool] = {
             {"<": x < other, "<=": x <= other, ">": x > other, ">=": x >= other}[sign] for x in (low, high)
@@ -384,7 +384,7 @@ class Size(int):
         return results.pop()
 
 
-def _divide(a: Any, b: Any, space: Sizes) -> Any:
+def _divide(a: int, b: int, space: Sizes) -> int:
     """a // b: the exact quotient of the terms that b divides, and an atom for the rest. Found once."""
     key = int(a), int(b)
     if key not in space._quotients:
@@ -392,7 +392,7 @@ def _divide(a: Any, b: Any, space: Sizes) -> Any:
     return space._quotients[key]
 
 
-def _divided(a: Any, b: Any, space: Sizes) -> Any:
+def _divided(a: int, b: int, space: Sizes) -> int:
     if not isinstance(b, Size) and b == 0:
         raise ZeroDivisionError(f"{a} // 0")
     divisor: Polynomial = b.polynomial if isinstance(b, Size) else {(): b}
@@ -401,11 +401,11 @@ def _divided(a: Any, b: Any, space: Sizes) -> Any:
     if len(divisor) == 1:
         ((factors, c),) = divisor.items()
         for m, k in list(rest.items()):
-            left = without(m, factors)
-            if left is not None and k // c:
+            others = without(m, factors)
+            if others is not None and k // c:
                 if m != factors and k % c:
                     continue
-                whole[left] = k // c
+                whole[others] = k // c
                 rest[m] = k % c
     elif (factor := ratio(rest, divisor)) is not None:
         return factor
@@ -424,12 +424,12 @@ def _divided(a: Any, b: Any, space: Sizes) -> Any:
     return q + _quotient(r, b, space)
 
 
-def _within(r: Any, b: Any) -> bool:
+def _within(r: int, b: int) -> bool:
     """Whether 0 <= r < b for all sizes."""
     return surely(lambda: r >= 0 and r < b)
 
 
-def _quotient(a: Any, b: Any, space: Sizes) -> int:
+def _quotient(a: int, b: int, space: Sizes) -> int:
     (p, q), (r, s) = (_range(a), _range(b))
     if r <= 0:
         raise Undecided(f"{a} // {b}: the divisor may be 0", lambda at: _at(b, at) > 0)
@@ -453,7 +453,7 @@ def _quotient(a: Any, b: Any, space: Sizes) -> int:
     return made
 
 
-def _nested(a: Any, b: Any) -> Any:
+def _nested(a: Any, b: int) -> Any:
     """``(x//c + k) // b`` as ``(x + k*c) // (c*b)``, which is the same for all x; None for other sums."""
     terms = dict(a.polynomial) if isinstance(a, Size) else {}
     constant = terms.pop((), 0)
@@ -466,31 +466,31 @@ def _nested(a: Any, b: Any) -> Any:
     return (made[1] + constant * made[2]) // (made[2] * b)
 
 
-def _keep_remainder(left: Any, b: Any, space: Sizes) -> None:
+def _keep_remainder(left: int, b: int, space: Sizes) -> None:
     if isinstance(left, Size) and int(left) not in space._ranges and _range(b)[0] > 0:
         space._ranges[int(left)] = (0, _range(b)[1] - 1)
         space._compared.clear()  # what was open may be known now
 
 
-def _remainder(a: Any, b: Any, space: Sizes) -> Any:
+def _remainder(a: int, b: int, space: Sizes) -> int:
     left = a - b * (a // b)
     _keep_remainder(left, b, space)
     return left
 
 
-def _at(x: Any, sizes: Mapping[str, int]) -> int:
+def _at(x: int, sizes: Mapping[str, int]) -> int:
     return x.at(sizes) if isinstance(x, Size) else int(x)
 
 
-def _text(x: Any) -> str:
+def _text(x: int) -> str:
     return x.text if isinstance(x, Size) else str(x)
 
 
-def _range(x: Any) -> tuple[int, int]:
+def _range(x: int) -> tuple[int, int]:
     return x.range if isinstance(x, Size) else (x, x)
 
 
-def _extremum(a: Any, b: Any, pick: Callable[[int, int], int], name: str) -> Any:
+def _extremum(a: int, b: int, pick: Callable[[int, int], int], name: str) -> int:
     space = next((x.space for x in (a, b) if isinstance(x, Size)), None)
     if space is None:
         return pick(a, b)
@@ -512,14 +512,14 @@ def _extremum(a: Any, b: Any, pick: Callable[[int, int], int], name: str) -> Any
     )
 
 
-def smaller(a: Any, b: Any) -> Any:
+def smaller(a: int, b: int) -> int:
     """The minimum of two sizes, undecided or not."""
     if type(a) is int and type(b) is int:
         return b if b < a else a
     return _extremum(a, b, min, "min")
 
 
-def larger(a: Any, b: Any) -> Any:
+def larger(a: int, b: int) -> int:
     """The maximum of two sizes, undecided or not."""
     if type(a) is int and type(b) is int:
         return b if b > a else a
@@ -647,7 +647,7 @@ def decode(number: Any) -> Any:
     return number if space is None or not whole or isinstance(number, Size) else space.decode(number)
 
 
-def is_open(*sizes: Any) -> bool:
+def is_open(*sizes: object) -> bool:
     """Whether one of these is known at run time only.
 
     >>> is_open(3, 4)
@@ -680,7 +680,7 @@ def too_large(x: int) -> bool:
     return isinstance(x, Size) and not -(1 << 63) < int(x) < 1 << 63
 
 
-def value_at(x: Any, sizes: Mapping[str, int]) -> int:
+def value_at(x: int, sizes: Mapping[str, int]) -> int:
     """A size or an integer for these sizes of the symbols."""
     return _at(x, sizes)
 

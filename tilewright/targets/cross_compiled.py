@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 from ..support.errors import UsageError
 from .base import ProgramRunner
@@ -16,7 +16,7 @@ class CrossCompiledRunner(ProgramRunner):
     def __init__(self, name: str, hint: str) -> None:
         self.name, self.hint = name, hint
 
-    def context(self) -> Any:
+    def context(self) -> NoReturn:
         raise UsageError(f"code for {self.name} does not run in this process", stage="run", hint=self.hint)
 
     timed = context

@@ -65,7 +65,7 @@ class Processor(Machine):
 
         return SOURCES
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "features": list(self.features)}
 
     @classmethod

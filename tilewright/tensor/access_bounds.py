@@ -152,7 +152,7 @@ class _Known:
             return whole
         if t.op in ("select", "guard"):
             (a, b), (c, d) = self._within(t.args[1]), self._within(t.args[2])
-            return None if None in (a, c) else min(a, c), None if None in (b, d) else max(b, d)  # type: ignore
+            return None if a is None or c is None else min(a, c), None if b is None or d is None else max(b, d)
         if len(t.args) != 2:
             return self._within(t.args[0]) if t.op == "extui" and t.args[0].dtype == "i1" else whole
         (a, b), (c, d) = map(self._within, t.args)
@@ -163,10 +163,13 @@ class _Known:
             return ends[0], ends[1]
         if t.op == "remsi" and c == d and c and c > 0 and a is not None and a >= 0:
             return (a, b) if b is not None and b < c else (0, c - 1)
-        if None not in (a, b, c, d) and t.op in ("addi", "subi", "muli"):
+        if a is None or b is None or c is None or d is None:
+            return whole
+        if t.op in ("addi", "subi", "muli"):
             pairs = [(x, y) for x in (a, b) for y in (c, d)]
-            made = [x + y if t.op == "addi" else x - y if t.op == "subi" else x * y for x, y in pairs]  # type: ignore
-            fits = whole == (None, None) or (min(made) >= whole[0] and max(made) <= whole[1])  # type: ignore
+            made = [x + y if t.op == "addi" else x - y if t.op == "subi" else x * y for x, y in pairs]
+            least, most = whole
+            fits = least is None or most is None or (min(made) >= least and max(made) <= most)
             return (min(made), max(made)) if fits else whole
         return whole
 

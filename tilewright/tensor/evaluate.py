@@ -87,7 +87,7 @@ def _constant(e: Const) -> Array:
 
 def _operation(e: Op, args: list[Array]) -> Array:
     name, _, predicate = e.op.partition(".")
-    operand: str = e.args[0].dtype  # type: ignore[attr-defined]
+    operand: str = e.args[0].dtype
     if name == "cmpf":
         return _lookup(_CMPF, predicate, e)(*(_wide(a) for a in args))
     if name == "cmpi":
@@ -123,7 +123,7 @@ def _operation(e: Op, args: list[Array]) -> Array:
     )
 
 
-def _lookup(table: dict[str, Callable], key: str, e: Op) -> Callable:
+def _lookup(table: dict[str, Callable[..., Array]], key: str, e: Op) -> Callable[..., Array]:
     if key not in table:
         raise CompileError(f"unknown predicate in {e.op!r}", stage="evaluate", hint=f"one of {', '.join(table)}")
     return table[key]
@@ -347,7 +347,9 @@ def _shift(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array
     return shift
 
 
-def _bits_op(on_bool: Callable[[Array, Array], Array], on_int: Callable[[Array, Array], Array]) -> Callable:
+def _bits_op(
+    on_bool: Callable[[Array, Array], Array], on_int: Callable[[Array, Array], Array]
+) -> Callable[[Array, Array], Array]:
     return lambda a, b: (on_bool if a.dtype == np.bool_ else on_int)(a, b)
 
 

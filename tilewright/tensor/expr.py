@@ -31,11 +31,11 @@ class _Alive(ref["Expr"]):
     """Refers to an expression as long as somebody else does."""
 
     __slots__ = ("key",)
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
 
 
 #: every expression that is alive, by its class and fields
-_INTERNED: dict[tuple[Any, ...], _Alive] = {}
+_INTERNED: dict[tuple[object, ...], _Alive] = {}
 #: those made last live on for a while: half of those that nobody keeps are made again soon, with all that they know
 _RECENT: deque[Expr] = deque(maxlen=4096)
 _LOCK = RLock()
@@ -49,7 +49,7 @@ def _gone(alive: _Alive) -> None:
             del _INTERNED[alive.key]
 
 
-def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -> _Node:
+def interned(kind: type[_Node], fields: tuple[object, ...], key: tuple[object, ...]) -> _Node:
     """The one node of a class with these fields; `key` tells apart what must be."""
     alive = _INTERNED.get(key)
     found: Any = alive() if alive is not None else None
@@ -73,7 +73,7 @@ def interned(kind: type[_Node], fields: tuple[Any, ...], key: tuple[Any, ...]) -
                 alive.key = key
                 _INTERNED[key] = alive
         _RECENT.append(found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 class Expr:
@@ -84,17 +84,17 @@ class Expr:
     #: what it is computed of (the fields `Op.args`, `Load.indices`)
     parts: tuple[Expr, ...] = ()
 
-    def __new__(cls, *fields: Any) -> Self:
+    def __new__(cls, *fields: object) -> Self:
         return interned(cls, fields, (cls, *fields))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
     if TYPE_CHECKING:
         _linear: tuple[dict[Expr, int], int]
         _loads: tuple[Load, ...]
         _reads: bool
-        _simple: dict[tuple[Any, ...], Expr]
+        _simple: dict[tuple[object, ...], Expr]
         _variables: frozenset[str]
 
         @property
@@ -315,8 +315,8 @@ def floordiv(a: Expr, b: Expr) -> Expr:
             return Op("floordivsi", (a, b), "index")
     if y and less(0, y):
         whole, rest = split_multiple(a, y)
-        if whole is not None and const_value(rest) is not None:
-            return add(whole, Const(const_value(rest) // y, "index"))  # type: ignore[operator]
+        if whole is not None and (left := const_value(rest)) is not None:
+            return add(whole, Const(left // y, "index"))
     return Op("floordivsi", (a, b), "index")
 
 
@@ -328,8 +328,8 @@ def mod(a: Expr, b: Expr) -> Expr:
         return Const(x % y, "index")
     if y and less(0, y):
         _, rest = split_multiple(a, y)
-        if const_value(rest) is not None:
-            return Const(const_value(rest) % y, "index")  # type: ignore[operator]
+        if (left := const_value(rest)) is not None:
+            return Const(left % y, "index")
         if rest is not a:
             return mod(rest, b)
     return Op("remsi", (a, b), "index")  # indices are never negative where mod is used
@@ -422,16 +422,15 @@ def merge_divisions(terms: dict[Expr, int], ranges: dict[str, tuple[int, int]] |
     """``c*n * (x // n) + c * (x % n)`` is ``c * x``; also where x is ``y // m``, and ``x // n`` is written
     ``y // (m*n)`` or, by the `ranges` of variables, with a common factor left out."""
     for t, c in list(terms.items()):
-        n = const_value(t.args[1]) if isinstance(t, Op) and t.op == "remsi" and terms.get(t) == c else None
-        if not n:
+        if not isinstance(t, Op) or t.op != "remsi" or terms.get(t) != c or not (n := const_value(t.args[1])):
             continue
-        x: Expr = t.args[0]  # type: ignore[attr-defined]
+        x = t.args[0]
         inner = const_value(x.args[1]) if isinstance(x, Op) and x.op == "floordivsi" else None
         y, d = (x.args[0], inner * n) if isinstance(x, Op) and inner else (x, n)
         for whole, k in list(terms.items()):
             if k != c * n or not isinstance(whole, Op) or whole.op != "floordivsi":
                 continue
-            if whole.args == (x, t.args[1]) or _same_quotient(whole, y, d, ranges or {}):  # type: ignore[attr-defined]
+            if whole.args == (x, t.args[1]) or _same_quotient(whole, y, d, ranges or {}):
                 del terms[t], terms[whole]
                 for part, q in linear(x)[0].items():
                     terms[part] = terms.get(part, 0) + c * q
@@ -472,7 +471,9 @@ def bounds(e: Expr, ranges: dict[str, tuple[int, int]]) -> tuple[int, int] | Non
         return None
 
 
-def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds(
+    e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     if isinstance(e, Const):
         return e.value, e.value
     if isinstance(e, Var):
@@ -485,7 +486,9 @@ def _bounds(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any])
     return found
 
 
-def _bounds_if_decided(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds_if_decided(
+    e: Expr, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     """None where it hangs on sizes that are not known: of a minimum the other operand still bounds one side."""
     try:
         return _bounds(e, ranges, known)
@@ -493,7 +496,9 @@ def _bounds_if_decided(e: Expr, ranges: dict[str, tuple[int, int]], known: dict[
         return None
 
 
-def _bounds_of_op(e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, Any]) -> tuple[int, int] | None:
+def _bounds_of_op(
+    e: Op, ranges: dict[str, tuple[int, int]], known: dict[Expr, tuple[int, int] | None]
+) -> tuple[int, int] | None:
     terms, constant = linear(e)
     if len(terms) > 1 or (terms and (constant or next(iter(terms)) is not e)):
         low = high = constant
@@ -640,8 +645,8 @@ def _simplify_division(op: str, a: Expr, b: Expr, ranges: dict[str, tuple[int, i
         reduced = _simplify_division(op, smaller, Const(n // common, "index"), ranges)
         return reduced if op == "floordivsi" else reduced * common
     if op == "floordivsi":
-        if isinstance(a, Op) and a.op == "floordivsi" and const_value(a.args[1]):
-            return _simplify_division(op, a.args[0], b * const_value(a.args[1]), ranges)  # type: ignore[operator]
+        if isinstance(a, Op) and a.op == "floordivsi" and (inner := const_value(a.args[1])):
+            return _simplify_division(op, a.args[0], b * inner, ranges)
         return floordiv(a, b)
     return mod(a, b)
 

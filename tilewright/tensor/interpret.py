@@ -139,7 +139,7 @@ class _Body:
 class _Interpreter:
     def __init__(self, float64: bool) -> None:
         self.float64 = float64
-        self.values: dict[ir.Value, Any] = {}
+        self.values: dict[ir.Value, np.ndarray] = {}
 
     def promote(self, array: np.ndarray) -> np.ndarray:
         wide = self.float64 and (array.dtype.kind == "f" or array.dtype == NUMPY["bf16"])
@@ -149,7 +149,7 @@ class _Interpreter:
         return "f64" if self.float64 and name in FLOATS else name
 
     def run(self, op: ir.Operation) -> None:
-        rule: Callable | None = getattr(self, "_" + op.name.replace(".", "_"), None)
+        rule: Callable[..., Any] | None = getattr(self, "_" + op.name.replace(".", "_"), None)
         if op.name.startswith("tw."):
             rule = self.operator
         if rule is None:
@@ -160,29 +160,29 @@ class _Interpreter:
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
-    def _arith_constant(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _arith_constant(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         attribute, t = op.attributes["value"], op.results[0].type
         if isinstance(t, ir.RankedTensorType):
             return self.promote(from_dense(attribute, type_of(t)))
         dtype = "i64" if str(t) == "index" else self.dtype(str(t))
         return np.asarray(attribute.value).astype(NUMPY[dtype])
 
-    def _tensor_empty(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _tensor_empty(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         t = type_of(op.results[0])
         return np.zeros(t.dims, NUMPY[self.dtype(t.dtype)])
 
-    def _linalg_fill(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _linalg_fill(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         return np.full(xs[1].shape, xs[0], xs[1].dtype)
 
-    def _reshape(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _reshape(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         return xs[0].reshape(type_of(op.results[0]).dims)
 
     _tensor_expand_shape = _tensor_collapse_shape = _reshape
 
-    def _tensor_concat(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _tensor_concat(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(xs, ir.IntegerAttr(op.attributes["dim"]).value)
 
-    def _tensor_pad(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _tensor_pad(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         width = list(zip(_static(op, "static_low"), _static(op, "static_high"), strict=True))
         block = op.regions[0].blocks[0]
         for inner in list(block.operations)[:-1]:
@@ -190,12 +190,12 @@ class _Interpreter:
         value = self.values[block.operations[len(block.operations) - 1].operands[0]]
         return np.pad(xs[0], width, constant_values=value)
 
-    def _tensor_extract_slice(self, op: ir.Operation, xs: list[Any]) -> np.ndarray:
+    def _tensor_extract_slice(self, op: ir.Operation, xs: list[np.ndarray]) -> np.ndarray:
         parts = zip(*(_static(op, f"static_{n}") for n in ("offsets", "sizes", "strides")), strict=True)
         index = tuple(slice(o, o + (n - 1) * s + 1 if n else o, s) for o, n, s in parts)
         return xs[0][index].reshape(type_of(op.results[0]).dims)
 
-    def operator(self, op: ir.Operation, xs: list[Any]) -> list[np.ndarray]:
+    def operator(self, op: ir.Operation, xs: list[np.ndarray]) -> list[np.ndarray]:
         """A `tw` operator of kind "opaque": its own reference, on the dtypes that it had at level 2."""
         cls, attrs = dialect.operator(op), dialect.attributes(op)
         kept = ir.ArrayAttr(op.attributes["tw.dtypes"]) if "tw.dtypes" in op.attributes else ()
@@ -268,9 +268,10 @@ class _Generic:
             for n, e in zip(x.shape, m.results, strict=True):
                 if isinstance(e, ir.AffineDimExpr):
                     sizes[e.position] = n
-        if None in sizes:
+        found = [n for n in sizes if n is not None]
+        if len(found) != rank:
             raise CompileError("a loop without an extent", stage="interpret", operator=str(self.op.location))
-        return sizes  # type: ignore[return-value]
+        return found
 
     def grid(self, dims: Sequence[int], point: dict[int, int]) -> dict[int, np.ndarray]:
         """Index arrays of all loops that broadcast over `dims`, with the others fixed by `point`."""
@@ -357,10 +358,10 @@ class _Generic:
         letters = [e.position for e in self.maps[2].results]
         for steps in itertools.product(*[range(self.sizes[d]) for d in stepped]):
             point = dict(zip(stepped, steps, strict=True))
-            parts = [self.window(x, m, point) for x, m in zip(self.ins, self.maps[:2], strict=True)]
-            if any(p is None for p in parts):
+            first, second = (self.window(x, m, point) for x, m in zip(self.ins, self.maps[:2], strict=True))
+            if first is None or second is None:
                 return None
-            (x, i), (y, j) = parts  # type: ignore[misc]
+            (x, i), (y, j) = first, second
             total += np.einsum(x, i, y, j, letters, optimize=True)
         return total
 

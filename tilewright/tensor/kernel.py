@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from .expr import Buffer, Target, loads
 
@@ -44,7 +45,7 @@ class Opaque:
     """
 
     mnemonic: str
-    attributes: dict
+    attributes: dict[str, Any]
     operands: tuple[str | None, ...]
     results: tuple[str, ...]
     dtypes: tuple[str | None, ...]

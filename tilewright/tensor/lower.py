@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -126,7 +127,11 @@ def _lower_op(graph: Graph, op: ir.Operation, values: dict[ir.Value, Tensor], di
 
 
 def _keep(
-    cls: type[dialect.Operator], operands: list[Tensor | None], attrs: dict, types: list[Type], op: ir.Operation
+    cls: type[dialect.Operator],
+    operands: list[Tensor | None],
+    attrs: dict[str, Any],
+    types: list[Type],
+    op: ir.Operation,
 ) -> list[Tensor]:
     """The operator itself on signless values; the level-2 dtypes of its operands are kept in ``tw.dtypes``."""
     new = dialect.create_typed(

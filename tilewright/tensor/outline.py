@@ -4,6 +4,7 @@ function."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_mlir import ir
@@ -162,7 +163,15 @@ class _Outliner:
 
     # ---- kernels ----
 
-    def kernel(self, members, inputs, body, outputs, arguments, taken=False) -> str:
+    def kernel(
+        self,
+        members: Sequence[Node],
+        inputs: Sequence[ir.Value],
+        body: Sequence[ir.Operation],
+        outputs: Sequence[ir.Value],
+        arguments: Sequence[ir.Value],
+        taken: bool = False,
+    ) -> str:
         constant = [_is_constant(a) for a in arguments]
         with ir.InsertionPoint(self.module.body), ir.Location.unknown():
             function = func.FuncOp(
@@ -239,7 +248,7 @@ def _is_constant_argument(v: ir.Value) -> bool:
     return any(i == ir.BlockArgument(v).arg_number and "tw.constant" in mark for i, mark in enumerate(marks))
 
 
-def _labels(members) -> list[str]:
+def _labels(members: Sequence[Node]) -> list[str]:
     """A short readable name: the operators in order, each once, at most four."""
     labels = list(dict.fromkeys(m.label for m in members))
     return labels[:4]

@@ -133,7 +133,7 @@ class Reader:
         """Add a stage, with the indices that views left behind simplified by the extents of its loops: once these are
         split, less can be proved."""
         ranges = {v: (0, n - 1) for v, n in dims}
-        memo: dict = {}
+        memo: dict[Expr, Expr] = {}
 
         def visit(x: Expr, args: tuple[Expr, ...]) -> Expr:
             return simplify_node(x, args, ranges)

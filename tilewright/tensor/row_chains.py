@@ -260,7 +260,7 @@ class _Cut:
             ranges = {v: (0, n - 1) for v, n in dims}
             single: dict[str, Expr] = {v: ZERO for v, n in dims if n == 1 and v not in s.reduction}
 
-            def cut(e: Expr, ranges=ranges, single=single) -> Expr:
+            def cut(e: Expr, ranges: dict[str, tuple[int, int]] = ranges, single: dict[str, Expr] = single) -> Expr:
                 def load(x: Load) -> Load:
                     return replace(x, indices=tuple(simplify(i, ranges) for i in x.indices))
 

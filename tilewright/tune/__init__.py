@@ -32,7 +32,7 @@ class _Module(ModuleType):
 
         return tune(source, **options)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name in _PLACES:
             return getattr(importlib.import_module(_PLACES[name], __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

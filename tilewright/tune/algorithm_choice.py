@@ -47,7 +47,7 @@ class AlgorithmReport:
 class AlgorithmRaces:
     """The races of one model. `options` are those of `compile_state`; `tell(what, seconds)` hears what is at work."""
 
-    source: Any
+    source: object
     options: dict[str, Any]
     database: Database
     machine: Machine

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -93,10 +93,13 @@ def _inputs(kernel: Kernel, seed: int) -> dict[str, np.ndarray]:
     return found
 
 
+_T = TypeVar("_T")
+
+
 class PlanMeter:
     """Measures batches of plans (`tune.measure.Meter`), `workers` at a time; with one it is this process."""
 
-    def __init__(self, target: str, clock: float, machine: Machine, description: Any, workers: int) -> None:
+    def __init__(self, target: str, clock: float, machine: Machine, description: object, workers: int) -> None:
         self.target, self.clock, self.machine, self.description = target, clock, machine, description
         self.workers = workers
         self.pool: ProcessPoolExecutor | None = None
@@ -113,7 +116,7 @@ class PlanMeter:
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def ask(self, function: Any, *arguments: Any) -> Any:
+    def ask(self, function: Callable[..., _T], *arguments: object) -> _T:
         if self.ended:
             raise NoRunners("the search has ended", stage="tune")
         if self.workers == 1:
@@ -130,14 +133,14 @@ class PlanMeter:
                 hint="if memory was short, set TILEWRIGHT_JOBS lower; what was measured is kept",
             ) from None
 
-    def measure(self, kernel: Any, default: Any, candidates: Sequence[Any]) -> list[Outcome]:
+    def measure(self, kernel: Kernel, default: Any, candidates: Sequence[Any]) -> list[Outcome[Any]]:
         """The outcome of each; `kernel` stands where other meters have a `Subject`."""
         base = self.ask(cycles, kernel, default.plan)
         if isinstance(base, str):
             raise CompileError(f"the default plan has no program: {base}", stage="tune")
         return [self.outcome(c, self.ask(cycles, kernel, c.plan), base) for c in candidates]
 
-    def outcome(self, candidate: Any, found: int | str, base: int) -> Outcome:
+    def outcome(self, candidate: Any, found: int | str, base: int) -> Outcome[Any]:
         if isinstance(found, str):
             return Outcome(candidate, "build", why=found)
         return Outcome(candidate, "ok", found / self.clock, found / base)

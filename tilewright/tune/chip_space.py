@@ -43,7 +43,7 @@ class PlanCandidate:
         return str(self.plan)
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[object, ...]:
         return freeze(self.decisions)
 
 
@@ -60,7 +60,7 @@ class PlanSpace(Space):
 
     def __post_init__(self) -> None:
         self.choices = Choices(self.selection, self.listing, self.first)
-        self._known: dict[tuple, Any] = {}
+        self._known: dict[tuple[object, ...], Any] = {}
         self.default: Any = self.realize({})
 
     def realize(self, decisions: Mapping[str, Any]) -> Any:

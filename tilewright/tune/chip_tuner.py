@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_mlir import ir
 
@@ -28,6 +28,9 @@ from .chip_measure import PlanMeter, differs
 from .chip_space import CorrectedEstimate, PlanSearch, PlanSpace
 from .tasks import Task
 from .tuner import Tuner, TuneReport, Watch
+
+if TYPE_CHECKING:
+    from ..tensor.kernel import Kernel
 
 
 def tune_chip(
@@ -118,10 +121,10 @@ class PlanTuner(Tuner):
         self.meter.begin()
         return super().run(trials, deadline)
 
-    def subject(self, i: int) -> Any:
+    def subject(self, i: int) -> Kernel:
         return self.tasks[i].kernel
 
-    def _promote(self, i: int, subject: Any) -> None:
+    def _promote(self, i: int, subject: object) -> None:
         """The fastest plan is the result: its cycles are what they are."""
         ratio, candidate = self.searches[i].best
         if candidate is self.incumbents[i] or ratio >= min(self.report.tasks[i].ratio, 1.0):

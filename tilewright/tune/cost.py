@@ -16,6 +16,8 @@ import numpy as np
 from ..support.errors import UsageError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from .pretrained import Pretrained
 
 #: fewer measurements than this teach nothing
@@ -26,7 +28,7 @@ WORST = 8.0
 HALF = 16
 
 
-def require() -> Any:
+def require() -> ModuleType:
     """The lightgbm module; UsageError that says how to get it."""
     try:
         import lightgbm

@@ -117,7 +117,7 @@ def chip_named(name: str, varied: Mapping[str, Sequence[Value]]) -> ChipTarget:
     target = find(name)
     if not isinstance(target, ChipTarget):
         raise UsageError(f"{name} is no chip", stage="explore", hint="a chip's file, as chip.py, or a name: systolic32")
-    known = [f.name for f in fields(target.kind)]  # type: ignore[arg-type]
+    known = [f.name for f in fields(target.kind)]
     for parameter in varied:
         if parameter not in known:
             raise UsageError(
@@ -198,9 +198,9 @@ class DesignDatabase:
             )
 
 
-def _key(chip: ChipTarget, host: Any, job: DesignJob, chip_digest: str, model_digest: str) -> str:
+def _key(chip: ChipTarget, host: object, job: DesignJob, chip_digest: str, model_digest: str) -> str:
     """The cache key of a measurement; `host` is the description of the host processor."""
-    parameters = {f.name: getattr(chip.chip, f.name) for f in fields(chip.kind)}  # type: ignore[arg-type]
+    parameters = {f.name: getattr(chip.chip, f.name) for f in fields(chip.kind)}
     parts = [chip.kind.name, parameters, chip_digest, model_digest, job.shapes, host, source_digest()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -231,7 +231,7 @@ def explore(
     models: Sequence[str],
     varied: Mapping[str, Sequence[Value]],
     *,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Sequence[int | str]] | None = None,
     jobs: int | None = None,
     database: Path | None = None,
     watch: Watch | None = None,

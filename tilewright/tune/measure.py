@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,9 @@ from ..support import child_processes
 from ..support.errors import CompileError, UsageError
 from ..targets.base import Built, Target, Tuning
 from .runner import KernelTiming, Request, RunnerReply, Subject, read_message, write_message
-from .space import Candidate
+
+if TYPE_CHECKING:
+    from ..schedule.nest import Nest
 
 #: results of two schedules may differ by this multiple of the tolerance of one
 BETWEEN = 2.0
@@ -35,11 +37,24 @@ STEP = 0.2
 STATUSES = ("ok", "build", "crash", "timeout", "wrong", "unstable")
 
 
+class NestCandidate(Protocol):
+    """What is built and measured: `Candidate`, or one that was sent."""
+
+    @property
+    def nest(self) -> Nest: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+C = TypeVar("C", bound=NestCandidate)
+
+
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[C]):
     """What became of a candidate; `ratio` is its time over the default's. `why` says more about a failure."""
 
-    candidate: Candidate
+    candidate: C
     status: str
     seconds: float | None = None
     ratio: float | None = None
@@ -75,7 +90,7 @@ class RunnerProcess:
     """A process that runs candidates; started when first used, and again after it died."""
 
     def __init__(self) -> None:
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the runner)
 
     def ask(self, request: Request, timeout: float) -> RunnerReply:
@@ -113,7 +128,7 @@ class RunnerProcess:
         finally:
             done.set()
 
-    def _start(self) -> subprocess.Popen:
+    def _start(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:
             self.process = child_processes.start(
                 "from tilewright.tune.runner import main; main()",
@@ -147,7 +162,7 @@ def tuning_of(target: Target) -> Tuning:
     return tuning
 
 
-def machine_of(target: Any, description: Any, threads: int) -> Machine:
+def machine_of(target: Target, description: object, threads: int) -> Machine:
     """What results of a target are valid for."""
     features, toolchain = tuning_of(target).measured_on(description)
     return Machine(target.name, features, threads, toolchain)
@@ -180,12 +195,12 @@ class Meter:
 
     # ---- building ----
 
-    def build(self, candidates: Mapping[str, Candidate]) -> dict[str, Built | str]:
+    def build(self, candidates: Mapping[str, NestCandidate]) -> dict[str, Built | str]:
         """Objects by symbol, or why there is none."""
         nests = {s: c.nest for s, c in candidates.items()}
         return self.tuning.build(nests, self.description, workers=self.jobs, timeout=max(60.0, self.timeout))
 
-    def default(self, subject: Subject, candidate: Candidate) -> Built:
+    def default(self, subject: Subject, candidate: NestCandidate) -> Built:
         """The default schedule, built once a task; CompileError if it does not build."""
         key = (subject, candidate.digest)
         if key not in self._defaults:
@@ -197,7 +212,7 @@ class Meter:
 
     # ---- measuring ----
 
-    def measure(self, subject: Subject, default: Candidate, candidates: Sequence[Candidate]) -> list[Outcome]:
+    def measure(self, subject: Subject, default: NestCandidate, candidates: Sequence[C]) -> list[Outcome[C]]:
         """Measure candidates against the default schedule; one that crashes or hangs is found and does not harm the
         others."""
         base, of = self.default(subject, default), {f"c{i}": c for i, c in enumerate(candidates)}
@@ -207,8 +222,8 @@ class Meter:
         return [outcomes[s] for s in of]
 
     def _run(
-        self, subject: Subject, base: Built, variants: dict[str, Built], of: dict[str, Candidate]
-    ) -> dict[str, Outcome]:
+        self, subject: Subject, base: Built, variants: dict[str, Built], of: dict[str, C]
+    ) -> dict[str, Outcome[C]]:
         if not variants:
             return {}
         request = Request(subject, {"base": base, **variants}, self.seconds)
@@ -229,7 +244,12 @@ class Meter:
         return {s: judge(of[s], answer.timings[s], unit) for s in variants}
 
     def contest(
-        self, subject: Subject, default: Candidate, incumbent: Candidate, candidate: Candidate, bursts: int = 5
+        self,
+        subject: Subject,
+        default: NestCandidate,
+        incumbent: NestCandidate,
+        candidate: NestCandidate,
+        bursts: int = 5,
     ) -> Contest:
         """A longer race of three with a check against the reference. Died if a process did; CompileError if one does
         not build."""
@@ -260,7 +280,7 @@ class Meter:
         )  # fmt: skip
 
 
-def judge(candidate: Candidate, timing: KernelTiming, unit: float) -> Outcome:
+def judge(candidate: C, timing: KernelTiming, unit: float) -> Outcome[C]:
     """The outcome of a candidate that ran; `unit` is the default's time in the same program."""
     if not timing.error <= BETWEEN:
         return Outcome(

@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..support.errors import TilewrightError
 from ..targets.accelerator.designs import ON_HOST, DesignMeasurement
 from ..targets.base import find
+
+if TYPE_CHECKING:
+    from ..driver.compile_state import State
+    from ..schedule.machine import Machine
+    from ..tensor.kernel import Kernel
 
 #: models that are kept lowered
 _KEPT = 4
@@ -28,7 +33,7 @@ class DesignJob:
 
     target: str
     model: str
-    shapes: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    shapes: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class DesignResult:
     """What came out: numbers with the model's data files as they were, or an error's text."""
 
     measured: DesignMeasurement | None = None
-    files: Mapping[str, Any] | None = None
+    files: Mapping[str, object] | None = None
     error: str = ""
     hint: str | None = None
 
@@ -60,7 +65,7 @@ def measure(job: DesignJob) -> DesignResult:
 
 
 @lru_cache(_KEPT)
-def lowered(model: str, shapes: tuple[tuple[str, tuple[Any, ...]], ...], target: str) -> Any:
+def lowered(model: str, shapes: tuple[tuple[str, tuple[int | str, ...]], ...], target: str) -> State:
     """A compilation as far as level 3, which is the same for all designs of a chip (`target`, without parameters)."""
     from ..driver.compiler import compile_state
 
@@ -74,7 +79,7 @@ def forget() -> None:
     lowered.cache_clear()
 
 
-def measured(state: Any, name: str) -> DesignMeasurement | None:
+def measured(state: State, name: str) -> DesignMeasurement | None:
     """The numbers of a lowered model on the target `name`, a chip beside a host; None if nothing runs on the chip."""
     from ..driver.compile_state import State
     from ..driver.stages import fuse_graph
@@ -104,7 +109,7 @@ class _Sum:
         self.cycles = self.work = self.calls = self.left = 0
         self.energy = self.host = 0.0
 
-    def on_chip(self, kernel: Any, times: int) -> None:
+    def on_chip(self, kernel: Kernel, times: int) -> None:
         from ..targets.accelerator.layers import LayerRun, work_of
 
         work = work_of(self.chip.select(kernel))
@@ -115,7 +120,7 @@ class _Sum:
         self.calls += times
         self.bounds[run.bounding] += times * run.cycles
 
-    def on_host(self, kernel: Any, times: int, description: Any) -> None:
+    def on_host(self, kernel: Kernel, times: int, description: Machine) -> None:
         from ..schedule import work
         from ..schedule.rules import schedule
 

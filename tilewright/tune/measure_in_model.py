@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from .recheck import by_round, using
 from .space import Candidate
 
 if TYPE_CHECKING:
+    from ..runtime.executable import Executable
     from .tuner import Tuner
 
 #: candidates up to this ratio alone may turn out to be faster in the model
@@ -43,7 +45,7 @@ class InModel:
     `ratios` has the time ratios of every round for each candidate that took part, by task and digest.
     """
 
-    source: Any
+    source: object
     options: dict[str, Any]
     tuner: Tuner
     ratios: dict[tuple[int, str], list[float]] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class InModel:
 
     # ---- who takes part ----
 
-    def _group(self, choose: Any) -> dict[int, Candidate]:
+    def _group(self, choose: Callable[[int], Candidate | None]) -> dict[int, Candidate]:
         """One candidate a task, for the tasks that matter."""
         tasks = self.tuner.tasks
         total = sum(t.seconds for t in tasks)
@@ -102,7 +104,7 @@ class InModel:
 
     # ---- races ----
 
-    def _race(self, plain: Any, group: dict[int, Candidate]) -> None:
+    def _race(self, plain: Executable, group: dict[int, Candidate]) -> None:
         """Run the model with a candidate of each task beside the untuned one, and learn from it."""
         from ..driver.compiler import compile_state
 

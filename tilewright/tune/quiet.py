@@ -12,10 +12,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..schedule.machine import Machine
 from ..schedule.work import work_of
+
+if TYPE_CHECKING:
+    from ..tensor.kernel import Kernel
 
 try:
     import fcntl
@@ -107,7 +110,7 @@ def warning() -> str:
 # ---- times that cannot be ----
 
 
-def least_seconds(kernel: Any, description: Machine, threads: int) -> float:
+def least_seconds(kernel: Kernel, description: Machine, threads: int) -> float:
     """A time below that of any machine with vectors of this width: what is measured faster was not measured.
 
     >>> from tilewright import te

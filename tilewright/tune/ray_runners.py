@@ -10,18 +10,22 @@ used. Every machine needs Tilewright. Needs the extra ``tilewright[ray]``."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..support.errors import UsageError
 from ..support.options import DEFAULT_TARGET
 from .remote_runners import Lost
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 #: seconds for the answer to a request, and for an actor to start
 PATIENCE, START = 1800.0, 120.0
 
 
-def require() -> Any:
+def require() -> ModuleType:
     """The ray module; UsageError that says how to get it."""
     try:
         import ray
@@ -37,7 +41,7 @@ def require() -> Any:
 class RayLink:
     """The way to an actor on one machine of the cluster."""
 
-    def __init__(self, ray: Any, node: dict[str, Any], target: str, resource: str | None) -> None:
+    def __init__(self, ray: ModuleType, node: dict[str, Any], target: str, resource: str | None) -> None:
         self.ray, self.node, self.target, self.resource = ray, node, target, resource
         self.name = f"ray:{node['NodeManagerAddress']}/{node['NodeID'][:8]}"
         self.actor: Any = None
@@ -54,7 +58,7 @@ class RayLink:
         remote = self.ray.remote(num_cpus=1, max_concurrency=1, max_restarts=0, resources=resources)(RunnerHost)
         self.actor = remote.options(scheduling_strategy=place).remote(self.target)
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return self.ray.get(self.actor.answer.remote(request), timeout=PATIENCE)
         except (self.ray.exceptions.RayError, TimeoutError, ConnectionError) as e:

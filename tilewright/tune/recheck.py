@@ -10,12 +10,16 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..driver.kernel_key import kernel_key, layer_key
 from ..driver.tuning_database import Database, Machine
+
+if TYPE_CHECKING:
+    from ..driver.compile_state import State
+    from ..runtime.executable import Executable
 
 #: rounds of both models (more of a fast one, as many as fit into so many seconds), runs of each in a round, and how
 #: often results of single kernels may be taken back
@@ -48,9 +52,9 @@ class Pair:
     """Executables of a model without and with its tuned kernels; `used` and `algorithms` are the results in the
     latter."""
 
-    plain: Any
-    tuned: Any
-    state: Any
+    plain: Executable
+    tuned: Executable
+    state: State
     used: dict[str, Any]
     algorithms: dict[Any, Any]
     ratios: dict[str, np.ndarray] = field(default_factory=dict)
@@ -120,7 +124,7 @@ def _withdraw_all(pair: Pair, database: Database, machine: Machine, found: Reche
     _withdraw(pair.used, pair, database, machine, found)
 
 
-def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, float]:
+def by_round(plain: Executable, tuned: Executable) -> tuple[dict[str, np.ndarray], float, float]:
     """Time ratios of every round by kernel (and of the whole model under ""), and the median times of both models."""
     inputs = inputs_of(plain)
     rows: dict[str, list[float]] = {"": []}
@@ -139,7 +143,7 @@ def by_round(plain: Any, tuned: Any) -> tuple[dict[str, np.ndarray], float, floa
     return {n: np.array(r) for n, r in rows.items()}, float(np.median(before)), float(np.median(after))
 
 
-def whole_calls(plain: Any, tuned: Any) -> np.ndarray:
+def whole_calls(plain: Executable, tuned: Executable) -> np.ndarray:
     """Time ratios of calls, tuned over untuned, of rounds in which both take turns: what a kernel leaves in the caches
     and when threads end count too, which no sum of kernels has."""
     inputs = inputs_of(plain)
@@ -153,7 +157,7 @@ def whole_calls(plain: Any, tuned: Any) -> np.ndarray:
     return np.array(ratios)
 
 
-def seconds_a_call(executable: Any, inputs: list[Any], seconds: float) -> float:
+def seconds_a_call(executable: Executable, inputs: list[np.ndarray], seconds: float) -> float:
     """The median of calls in a row for so long; at least one, after one that is not counted. States begin as zeros."""
     executable.reset()
     executable(*inputs)
@@ -166,14 +170,14 @@ def seconds_a_call(executable: Any, inputs: list[Any], seconds: float) -> float:
     return float(np.median(times))
 
 
-def inputs_of(executable: Any) -> list[Any]:
+def inputs_of(executable: Executable) -> list[np.ndarray]:
     from ..driver.compare import random_inputs
 
     made = random_inputs([(i.name, i.shape, i.numpy_dtype) for i in executable.inputs], 0)
     return [made[i.name] for i in executable.inputs]
 
 
-def by_kernel(executable: Any, inputs: list[Any]) -> dict[str, float]:
+def by_kernel(executable: Executable, inputs: list[np.ndarray]) -> dict[str, float]:
     """Seconds of all calls of each kernel in one run: the fastest of a few runs, call by call."""
     fastest = executable.time_calls(inputs, runs=RUNS).min(axis=0)
     found: dict[str, float] = {}

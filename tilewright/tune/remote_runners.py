@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from ..schedule.text import format_nest, parse_nest
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.options import DEFAULT_TARGET
 from ..targets.base import find, recorded
-from .measure import STATUSES, Contest, Died, Meter, NoRunners, Outcome
+from .measure import STATUSES, C, Contest, Died, Meter, NestCandidate, NoRunners, Outcome
 from .runner import Subject
 
 #: a job whose runner is lost so often is itself the reason
@@ -37,7 +37,7 @@ class Link(Protocol):
 
     name: str
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Its answer; Lost if there is none."""
 
     def revive(self) -> None:
@@ -109,16 +109,17 @@ class RunnerHost:
             self._meter = Meter(self.target, threads, jobs=self.jobs, timeout=self.timeout, seconds=self.seconds)
         return self._meter
 
-    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
         subject = _subject(request["subject"])
         default, *candidates = [Shipped(*map(str, c)) for c in (request["default"], *request["candidates"])]
-        outcomes = self.meter(subject.threads).measure(subject, default, candidates)  # type: ignore[arg-type]
+        outcomes = self.meter(subject.threads).measure(subject, default, candidates)
         return {"outcomes": [[o.status, o.seconds, o.ratio, o.why] for o in outcomes]}
 
-    def _contest(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _contest(self, request: Mapping[str, Any]) -> dict[str, Any]:
         subject = _subject(request["subject"])
-        three = [Shipped(*map(str, request[n])) for n in ("default", "incumbent", "candidate")]
-        return {"contest": dataclasses.astuple(self.meter(subject.threads).contest(subject, *three))}  # type: ignore[arg-type]
+        default, incumbent, candidate = (Shipped(*map(str, request[n])) for n in ("default", "incumbent", "candidate"))
+        found = self.meter(subject.threads).contest(subject, default, incumbent, candidate)
+        return {"contest": dataclasses.astuple(found)}
 
     def close(self) -> None:
         if self._meter is not None:
@@ -172,7 +173,7 @@ class RunnerPool:
         for link in links:
             self._free.put(link)
 
-    def measure(self, subject: Subject, default: Any, candidates: Sequence[Any]) -> list[Outcome]:
+    def measure(self, subject: Subject, default: NestCandidate, candidates: Sequence[C]) -> list[Outcome[C]]:
         """As `Meter.measure`."""
         request = {
             "do": "measure", "subject": _data(subject), "default": _ship(default),
@@ -186,14 +187,16 @@ class RunnerPool:
             raise UsageError("a runner sent an answer that does not fit the request", stage="tune")
         return [Outcome(c, *o) for c, o in zip(candidates, found, strict=True)]
 
-    def contest(self, subject: Subject, default: Any, incumbent: Any, candidate: Any) -> Contest:
+    def contest(
+        self, subject: Subject, default: NestCandidate, incumbent: NestCandidate, candidate: NestCandidate
+    ) -> Contest:
         """As `Meter.contest`."""
         three = {"default": default, "incumbent": incumbent, "candidate": candidate}
         request = {"do": "contest", "subject": _data(subject), **{n: _ship(c) for n, c in three.items()}}
         versus, gains, *rest = self._ask(request)["contest"]
         return Contest(tuple(versus), tuple(gains), *rest)
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         for _ in range(ATTEMPTS):
             if self.closed:
                 raise NoRunners("the connections to the runners are closed", stage="tune")
@@ -240,7 +243,7 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _ship(candidate: Any) -> list[str]:
+def _ship(candidate: NestCandidate) -> list[str]:
     return [candidate.digest, format_nest(candidate.nest)]
 
 

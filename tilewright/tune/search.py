@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -40,14 +39,14 @@ class Search:
     model: CostModel | None = None
     seed: int = 0
     epsilon: float = 0.15
-    seen: set[Any] = field(default_factory=set)
+    seen: set[object] = field(default_factory=set)
     ranked: list[tuple[float, Candidate]] = field(default_factory=list)
     samples: list[tuple[tuple[float, ...], float]] = field(default_factory=list)
     hints: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self._features: dict[Any, tuple[float, ...]] = {}
+        self._features: dict[object, tuple[float, ...]] = {}
         self._all: list[Candidate] | None = None
         self.seen |= {self.space.default.key, self.space.default.digest}
         self.ranked.append((1.0, self.space.default))
@@ -158,7 +157,7 @@ class Search:
     def _breed(self, count: int) -> list[Candidate]:
         """New candidates near the best ones."""
         parents = [c for _, c in self.ranked[:PARENTS]]
-        pool: dict[Any, Candidate] = {}
+        pool: dict[object, Candidate] = {}
         for _ in range(3 * count):
             if len(pool) >= count:
                 break

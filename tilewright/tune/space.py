@@ -50,7 +50,7 @@ class Candidate:
         return nest_digest(self.nest)
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[object, ...]:
         return freeze(self.decisions)
 
 
@@ -74,7 +74,7 @@ class Space:
     machine: Machine
 
     def __post_init__(self) -> None:
-        self._known: dict[tuple, Candidate | None] = {}
+        self._known: dict[tuple[object, ...], Candidate | None] = {}
         made = schedule(self.kernel, self.machine)
         self.default = Candidate(made.schedule, made.rule)
         self._known[self.default.key] = self.default

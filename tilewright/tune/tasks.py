@@ -17,6 +17,8 @@ from ..tensor.kernel import Kernel
 from .runner import Subject
 
 if TYPE_CHECKING:
+    from torch_mlir import ir
+
     from ..runtime.executable import Executable
 
 
@@ -95,7 +97,7 @@ def extract_tasks(source: object, **options: Any) -> list[Task]:
     return sorted(tasks.values(), key=lambda t: -t.seconds)
 
 
-def _function(function: Any) -> str:
+def _function(function: ir.OpView) -> str:
     return function.operation.get_asm(use_local_scope=True)
 
 

@@ -47,7 +47,7 @@ class TuneReport(Printed):
     tasks: list[TaskReport]
     trials: int = 0
     seconds: float = 0.0
-    outcomes: Counter = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     interrupted: bool = False
     #: what else was running on this machine when the search began, in words
     noise: str = ""

@@ -60,7 +60,7 @@ def tune(
     minutes: float | None = None,
     threads: int | None = None,
     target: str = DEFAULT_TARGET,
-    inputs: Any = None,
+    inputs: Mapping[str, object] | None = None,
     states: Mapping[str, str] | None = None,
     database: Database | None = None,
     seed: int = 0,
@@ -98,7 +98,13 @@ def tune(
             stage="tune",
             hint="tune at a size in the range: inputs={name: (1, 128)}",
         )
-    given = {"trials": trials, "minutes": minutes, "inputs": inputs, "database": database, "runners": runners}
+    given: dict[str, Any] = {
+        "trials": trials,
+        "minutes": minutes,
+        "inputs": inputs,
+        "database": database,
+        "runners": runners,
+    }
     given["states"] = states
     given |= {"key": key, "verify": verify, "pretrained": pretrained, "seed": seed, "watch": watch}
     if (chip := find(target).coprocessor) is not None and chip.tuned_on():
@@ -302,7 +308,7 @@ class Tuner:
         begin, done = time.monotonic(), 0
         if self.model is not None:
             self.others = self.database.samples(self.machine)
-        running: dict[Future, tuple[int, list[Candidate]]] = {}
+        running: dict[Future[list[Outcome[Candidate]] | TilewrightError], tuple[int, list[Candidate]]] = {}
         pool = ThreadPoolExecutor(self.meter.workers)
         try:
             while True:
@@ -349,7 +355,7 @@ class Tuner:
         self.progress[i].finished = not batch
         return batch
 
-    def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome] | TilewrightError:
+    def _measure(self, i: int, batch: list[Candidate]) -> list[Outcome[Candidate]] | TilewrightError:
         """The outcomes of a batch; the error if not even the default schedule can be built."""
         try:
             return self.meter.measure(self.subject(i), self.searches[i].space.default, batch)
@@ -362,7 +368,7 @@ class Tuner:
         """What the meter measures."""
         return self.tasks[i].subject(self.target.name, self.options.thread_count)
 
-    def _learn(self, i: int, outcomes: list[Outcome] | TilewrightError) -> None:
+    def _learn(self, i: int, outcomes: list[Outcome[Candidate]] | TilewrightError) -> None:
         """Keep what was measured, and see whether there is a new winner."""
         search, progress, entry = self.searches[i], self.progress[i], self.report.tasks[i]
         if isinstance(outcomes, TilewrightError):  # there is nothing to compare with
@@ -378,7 +384,7 @@ class Tuner:
         progress.after(len(outcomes), entry.ratio)
 
     @staticmethod
-    def _measurement(search: Search, o: Outcome) -> Measurement:
+    def _measurement(search: Search, o: Outcome[Candidate]) -> Measurement:
         return Measurement(
             o.candidate.decisions, o.candidate.digest, o.status, o.seconds, o.ratio, search.features(o.candidate)
         )

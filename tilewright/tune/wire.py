@@ -19,7 +19,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..support.errors import UsageError
@@ -152,7 +152,7 @@ class TcpLink:
         self.address = address_of(text)
         self.channel: Channel | None = None
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if self.channel is None:
                 self.revive()

@@ -222,6 +222,7 @@ def _parts(x: Size) -> tuple[int, Size, int]:
     """``times * rest + constant``."""
     constant = x.polynomial.get((), 0)
     rest = x - constant
+    assert isinstance(rest, Size)
     times = gcd(rest)
     if next(c for _, c in sorted(rest.polynomial.items())) < 0:
         times = -times

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...support.errors import CompileError
 from ..llvm.assemble import STAGE, target_machine
 from ..llvm.machine import LlvmMachine
 
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
-def optimized(text: str, machine: LlvmMachine) -> tuple[Any, Any]:
+
+def optimized(text: str, machine: LlvmMachine) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     """LLVM's module of a kernel after optimization, and what makes code of it; CompileError if LLVM does not accept
     it."""
     from llvmlite import binding as llvm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def storage(dtype: str) -> str:
     return "i8" if dtype == "i1" else llvm_type(dtype)
 
 
-def literal(value: Any, dtype: str) -> str:
+def literal(value: float, dtype: str) -> str:
     """A constant; those of floats by their bits.
 
     >>> literal(1.5, "f32"), literal(True, "i1"), literal(255, "i8")

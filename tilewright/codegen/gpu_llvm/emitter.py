@@ -15,8 +15,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import For, Nest, Stmt, Store, writes
 from ...schedule.shuffles import held
 from ...tensor.expr import Buffer, Expr, Load, Op, Target
-from ..gpu.launch import Launch
-from ..gpu.open_launch import BYTES, OpenLaunch, typical_grid
+from ..gpu.open_launch import BYTES, Launch, OpenLaunch, typical_grid
 from ..gpu.walk import NestWalk
 from .builder import GpuLlvmBuilder, GpuLlvmValue
 from .dot_products import Dot4Emitter

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...support.canonical import CANONICALIZE
 from ...support.discovery import installed_version
@@ -23,6 +23,10 @@ from ...support.errors import CompileError
 from ...support.forks import wait_for
 from .llvm_text import to_llvm22
 from .machine import LlvmMachine
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+    from torch_mlir import ir
 
 #: bytes to which the calling conventions align a stack
 STACK = 16
@@ -114,7 +118,7 @@ class _Lowering:
         self.run(module, pipeline(index_bits))
         return module, _not_lowered(module)
 
-    def run(self, module, pipeline: str) -> None:
+    def run(self, module: ir.Module, pipeline: str) -> None:
         """Run passes on a module of this context, which nobody verifies but LLVM in the end: it took longer than the
         passes (measured)."""
         from torch_mlir import passmanager
@@ -194,14 +198,14 @@ def narrow(text: str) -> str:
     )
 
 
-def _not_lowered(module) -> list[str]:
+def _not_lowered(module: ir.Module) -> list[str]:
     """The operations outside the llvm dialect: the translation crashes on them. What LLVM is told about a loop, the
     lowering leaves under a name that the translation does not read: give it the other one."""
     from torch_mlir import ir
 
     left: list[str] = []
 
-    def visit(op) -> ir.WalkResult:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
         if name == "llvm.br":
             if "llvm.loop_annotation" in op.attributes:
@@ -215,7 +219,7 @@ def _not_lowered(module) -> list[str]:
     return left
 
 
-def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
+def _set_attributes(module: ir.Module, symbol: str, vector_bytes: int) -> None:
     """Hide helpers (two kernels may have helpers of one name), and say that nothing here unwinds.
 
     Threads' stacks begin anywhere that is a multiple of 16. LLVM aligns registers that it keeps there no better of its
@@ -226,7 +230,7 @@ def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
     attributes = ir.Attribute.parse(f'["nounwind"{aligned}]')
     found = False
 
-    def visit(op) -> ir.WalkResult:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal found
         if op.name != "llvm.func":
             return ir.WalkResult.ADVANCE
@@ -245,11 +249,11 @@ def _set_attributes(module, symbol: str, vector_bytes: int) -> None:
 
 
 @contextmanager
-def _diagnostics(context) -> Iterator[list[str]]:
+def _diagnostics(context: ir.Context) -> Iterator[list[str]]:
     """Collect MLIR's messages, which would go to stderr otherwise."""
     messages: list[str] = []
 
-    def take(diagnostic) -> bool:
+    def take(diagnostic: ir.Diagnostic) -> bool:
         messages.append(f"{diagnostic.location}: {diagnostic.message}")
         return True
 
@@ -280,7 +284,7 @@ def initialize_llvm(triple: str) -> None:
             _initialized.add("all")
 
 
-def target_machine(machine: LlvmMachine):
+def target_machine(machine: LlvmMachine) -> llvm.TargetMachine:
     """LLVM's own object for a machine."""
     from llvmlite import binding as llvm
 
@@ -338,7 +342,7 @@ def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
             llvm.set_option("", "-disable-lsr=false")
 
 
-def _optimized(text: str, machine: LlvmMachine, maker):
+def _optimized(text: str, machine: LlvmMachine, maker: llvm.TargetMachine) -> llvm.ModuleRef:
     from llvmlite import binding as llvm
 
     text = machine.define(text)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class KernelCache:
     True
     """
 
-    def __init__(self, folder: str | os.PathLike | None = None, limit: int | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
         self.folder = Path(folder if folder is not None else get("TILEWRIGHT_CACHE")) / "kernels"
         self.limit = get("TILEWRIGHT_CACHE_SIZE") if limit is None else limit
         self.stats = CacheStats()
@@ -86,7 +87,7 @@ class KernelCache:
         used(path)
         return found
 
-    def put(self, key: str, data: bytes, stats: dict[str, Any]) -> None:
+    def put(self, key: str, data: bytes, stats: Mapping[str, object]) -> None:
         """Store an object. A cache that cannot be written (read-only, full disk) is no error: the result exists."""
         head = json.dumps(stats).encode()
         rest = head + data

@@ -39,7 +39,7 @@ def to_llvm22(text: str) -> str:
     '  ret half 0xHFC00'
     """
 
-    def replace(match: re.Match) -> str:
+    def replace(match: re.Match[str]) -> str:
         literal = match["literal"]
         return match[0] if literal is None else _spell(literal, _type_before(match.string, match.start()))
 

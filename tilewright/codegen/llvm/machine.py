@@ -52,7 +52,7 @@ class LlvmMachine(Protocol):
     def sources(self) -> Sequence[Path]:
         """The files that `define` takes its text from, for cache keys."""
 
-    def to_json(self) -> dict[str, Any]: ...
+    def to_json(self) -> dict[str, object]: ...
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self: ...
@@ -83,7 +83,7 @@ class LlvmRecord:
     def sources(self) -> Sequence[Path]:
         return ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "features": list(self.features)}
 
     @classmethod
@@ -103,7 +103,7 @@ def named(name: str) -> Any:
     return attrgetter(attribute)(import_module(module))
 
 
-def to_message(machine: LlvmMachine) -> dict[str, Any]:
+def to_message(machine: LlvmMachine) -> dict[str, object]:
     """What `from_message` makes the machine of in another process."""
     kind = type(machine)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": machine.to_json()}

@@ -11,7 +11,6 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from ...schedule.split import Divided
 from ...support.digests import source_digest
@@ -41,7 +40,7 @@ class KernelMemo:
         found = self.cache.get(self.key(function))
         return None if found is None else outcome(json.loads(zlib.decompress(found[0])))
 
-    def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: dict[str, Any]) -> None:
+    def remember(self, function: str, nest: str, emitted: str, info: KernelInfo, report: Mapping[str, object]) -> None:
         """Keep what was made of the kernel with this level-3 text; see `MemoEntry`."""
         self.keep(function, MemoEntry(nest, emitted, info, report))
 

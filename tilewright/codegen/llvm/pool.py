@@ -284,8 +284,9 @@ class _Worker:
         process, self.process = self.process, None
         if process is not None:
             for stream in (process.stdin, process.stdout):
+                assert stream is not None
                 with contextlib.suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
+                    stream.close()
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:

@@ -98,7 +98,7 @@ def _inside_named(text: str) -> str:
     return text[text.index("\n") + 1 : text.rindex("}")]
 
 
-def _read_info(attributes: Any) -> KernelInfo:
+def _read_info(attributes: ir.OpAttributeMap) -> KernelInfo:
     packs = {}
     for p in ir.ArrayAttr(attributes["tw.packs"]):
         splits = tuple(tuple(ir.DenseI64ArrayAttr(s)) for s in ir.ArrayAttr(p["splits"]))
@@ -107,4 +107,4 @@ def _read_info(attributes: Any) -> KernelInfo:
     pairs = tuple(tuple(ir.DenseI64ArrayAttr(a)) for a in ir.ArrayAttr(attributes["tw.inplace"]))
     scratch = ir.IntegerAttr(attributes["tw.scratch"]).value
     parallel, divided = (ir.BoolAttr(attributes[f"tw.{name}"]).value for name in ("parallel", "pieces"))
-    return KernelInfo(scratch, packs, parallel, pairs, divided)  # type: ignore[arg-type]
+    return KernelInfo(scratch, packs, parallel, pairs, divided)

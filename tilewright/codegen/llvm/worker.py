@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from importlib import import_module
 from typing import IO, Any
 
@@ -23,7 +24,7 @@ from .machine import LlvmMachine, from_message, named, to_message
 REPRO_PREFIX = "// tilewright kernel 2: "
 
 
-def send(stream: IO[bytes], head: dict[str, Any], body: bytes = b"") -> None:
+def send(stream: IO[bytes], head: Mapping[str, object], body: bytes = b"") -> None:
     text = json.dumps(head).encode()
     stream.write(struct.pack("<II", len(text), len(body)) + text + body)
     stream.flush()
@@ -72,7 +73,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
 
 
-def compile_text(symbol: str, text: str, machine: LlvmMachine, maker: str) -> tuple[bytes, dict[str, Any], Any]:
+def compile_text(symbol: str, text: str, machine: LlvmMachine, maker: str) -> tuple[bytes, dict[str, Any], object]:
     """One kernel in the way of a job (`pool.Job`): its object, `stats`, and what its maker made, as JSON."""
     if maker:
         made, data, stats = named(maker)(text, machine)

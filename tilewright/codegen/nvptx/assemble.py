@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..gpu.open_launch import BYTES
 from ..gpu_llvm import assemble
 from ..gpu_llvm.builder import storage
 from ..llvm.machine import LlvmMachine
 from .emitter import NvptxKernel
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
 #: what a kernel may declare; more is set at launch
 STATIC_SHARED_BYTES = 48 << 10
@@ -27,7 +30,7 @@ def shared_at_launch(emitted: NvptxKernel) -> int:
     return total if total > STATIC_SHARED_BYTES else 0
 
 
-def optimized(emitted: NvptxKernel, machine: LlvmMachine) -> tuple[Any, Any]:
+def optimized(emitted: NvptxKernel, machine: LlvmMachine) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     """LLVM's module after optimization, and what makes code of it."""
     text = emitted.text if not shared_at_launch(emitted) else with_dynamic_shared(emitted.text)
     return assemble.optimized(text, machine)

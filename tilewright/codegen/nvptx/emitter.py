@@ -13,8 +13,7 @@ from ...schedule.machine import Machine
 from ...schedule.nest import AsyncCopy, Barrier, For, Nest, Seq, Stmt, Store, Wait, in_parts, stores, transform
 from ...schedule.producers import PRODUCER
 from ...tensor.expr import Buffer
-from ..gpu.launch import Launch
-from ..gpu.open_launch import OpenLaunch
+from ..gpu.open_launch import Launch, OpenLaunch
 from ..gpu_llvm import emitter as gpu
 from ..gpu_llvm.family import Family
 from ..gpu_llvm.memory import Lanes

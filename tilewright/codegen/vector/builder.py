@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...support.errors import CompileError
 from ...support.sizes import Size, highest
 from ...tensor.expr import CASTS, Buffer, Load, Op, loads, variables
 from .open_sizes import OpenSizes
 from .values import Value, Vector, constant_text, element, type_text
+
+_V = TypeVar("_V", str, Value)
 
 
 class Builder:
@@ -77,7 +79,7 @@ class Builder:
             self._keep(self._made, key, name)
         return name
 
-    def _keep(self, known: dict[Any, Any], key: Hashable, made: str | Value) -> None:
+    def _keep(self, known: dict[Hashable, _V], key: Hashable, made: _V) -> None:
         """Remember what was made until the scope ends."""
         known[key] = made
         self._inside[-1].append((known, key, made))
@@ -97,7 +99,7 @@ class Builder:
             name = self.constants[text] = self.fresh()
         return name
 
-    def const(self, value, dtype: str, width: int = 0) -> str:
+    def const(self, value: float, dtype: str, width: int = 0) -> str:
         if isinstance(value, Size):
             name = self.sizes.value(value)
             if dtype != "index":

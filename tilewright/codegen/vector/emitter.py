@@ -161,6 +161,7 @@ class Emitter:
 
     def parallel(self, s: For) -> None:
         """Thread t of n runs iterations trip*t/n up to trip*(t+1)/n."""
+        assert s.trip is not None
         op, trip, one = self.text.op, self.text.const(s.trip, "index"), self.text.const(1, "index")
         low = op(f"arith.divui {op(f'arith.muli %tid, {trip} : index')}, %nt : index")
         after = op(f"arith.addi %tid, {one} : index")

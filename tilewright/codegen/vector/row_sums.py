@@ -154,7 +154,7 @@ class RowSums(Part):
             return None
         return steps.get(row, 0), steps.get(lane, 0)
 
-    def _start_of(self, start, t: Target) -> Const | None:
+    def _start_of(self, start: Stmt | None, t: Target) -> Const | None:
         """The constant that a statement sets the sum to."""
         if not isinstance(start, Store) or len(start.targets) != 1:
             return None

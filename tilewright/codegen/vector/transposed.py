@@ -173,7 +173,7 @@ class TransposedTiles(Part):
         if is_open(lane.trip):
             last = self.at.index(lane.extent + -1).ssa
             places[1:] = [
-                self.text.op(f"arith.minsi {self.text.const(b, 'index')}, {last} : index") for b in places[1:]
+                self.text.op(f"arith.minsi {self.text.const(b, 'index')}, {last} : index") for b in range(1, count)
             ]
         for b in places:
             with self.text.lanes(Vector(s.var, width, mask)), self.text.bind(lane.var, b):

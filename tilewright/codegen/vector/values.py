@@ -81,7 +81,7 @@ def element(dtype: str) -> str:
     return "i8" if dtype == "i1" else dtype
 
 
-def constant_text(value, dtype: str, width: int) -> str:
+def constant_text(value: float, dtype: str, width: int) -> str:
     if dtype == "i1":
         text = "true" if value else "false"
     elif dtype in FLOATS:

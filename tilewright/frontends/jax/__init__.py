@@ -22,13 +22,13 @@ class Jax:
     name = "jax"
     doc = "a jax.export.Exported"
 
-    def accepts(self, source: Any) -> bool:
+    def accepts(self, source: object) -> bool:
         return is_a(source, "jax.export", "Exported") or is_a(source, f"{__name__}.program", "JaxProgram")
 
-    def load(self, source: Any, wanted: Wanted) -> Graph:
+    def load(self, source: object, wanted: Wanted) -> Graph:
         return self.trace(source, None, None).program.fixed(wanted.shapes).graph()
 
-    def trace(self, source: Any, examples: Any, dynamic_shapes: Any) -> JaxProgram:
+    def trace(self, source: Any, examples: object, dynamic_shapes: object) -> JaxProgram:
         from .program import JaxProgram
 
         if examples is not None or dynamic_shapes is not None:
@@ -39,7 +39,7 @@ class Jax:
             )
         return source if isinstance(source, JaxProgram) else JaxProgram(source)
 
-    def open(self, source: Any, check_indices: bool) -> Source:
+    def open(self, source: object, check_indices: bool) -> Source:
         from ..mlir.stablehlo.staging import StableHloSource
 
         return StableHloSource(self.trace(source, None, None).program)

@@ -58,7 +58,7 @@ class JaxExecutable:
         self._out_tree: Any = exported.out_tree
         self._kept = [(i, exported.in_avals[i]) for i in exported.module_kept_var_idx]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         tree: Any
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self._in_tree:

@@ -18,7 +18,7 @@ class Mlir:
     name = "mlir"
     doc = "an .mlir or .mlirbc file, MLIR text, bytecode or module (tw, StableHLO, TOSA, linalg), a Graph"
 
-    def accepts(self, source: Any) -> bool:
+    def accepts(self, source: object) -> bool:
         if isinstance(source, bytes):
             return source.startswith(b"ML\xefR")
         path = path_of(source)
@@ -59,7 +59,7 @@ class Mlir:
         return restore(stored)
 
 
-def _file(source: Any) -> Path | None:
+def _file(source: object) -> Path | None:
     """The file that a source is, None for text, bytes and modules."""
     path = None if isinstance(source, bytes) or _is_text(source) else path_of(source)
     return None if path is None else existing(path)
@@ -72,11 +72,11 @@ def _text(source: Any) -> tuple[str | bytes, str]:
     return (source, "<text>") if _is_text(source) else (str(source), "<module>")
 
 
-def _is_graph(source: Any) -> bool:
+def _is_graph(source: object) -> bool:
     return is_a(source, "tilewright.ir.graph", "Graph")
 
 
-def _is_text(source: Any) -> bool:
+def _is_text(source: object) -> bool:
     """Whether a string is MLIR text and not a path."""
     return isinstance(source, str) and ("\n" in source or source.lstrip().startswith(("module", "func", "#")))
 

@@ -17,7 +17,9 @@ from .shape import channels_first, channels_last
 from .values import OnnxNotImported
 
 for _name, _since in (("QuantizeLinear", 10), ("DequantizeLinear", 10)):
-    onnx_op(_name, since=1, domain=MS)(find("", _name, _since))  # type: ignore[arg-type]
+    _function = find("", _name, _since)
+    assert _function is not None
+    onnx_op(_name, since=1, domain=MS)(_function)
 
 
 def scalar(n, x):

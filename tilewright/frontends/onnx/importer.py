@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -398,7 +398,7 @@ class OnnxImporter:
                 with _left_to_a_run(present):
                     out = [self.constant(arrays(i), node.name) for i in range(len(types))]
                     return out if cls.multiple else out[0]
-            later = [lambda i=i: arrays(i) for i in range(len(types))]  # type: ignore[misc]
+            later = [partial(arrays, i) for i in range(len(types))]
         operands = [None if v is None else self.materialize(v) for v in values]
         results = dialect.create_typed(cls, operands, full, types, node.location)
         out = [OnnxValue(type_of(r), r, later=later[i] if later else None) for i, r in enumerate(results)]

@@ -106,7 +106,7 @@ def _parse(data: np.ndarray, source: str, folders: list[Path]) -> Model:
     try:
         if not data.size:
             raise WireError("it is empty")
-        skeleton, spans = _skeleton(memoryview(data))  # type: ignore[arg-type]
+        skeleton, spans = _skeleton(data.data)
         if len(skeleton) > MAX_SKELETON:
             raise WireError("its graph without weights exceeds 2 GB")
         proto = onnx.ModelProto.FromString(bytes(skeleton))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[tuple[str, str], dict[int, Callable[..., Any]]] = {}
 
 
-def onnx_op(*names: str, since: int, domain: str = "") -> Callable[[Callable], Callable]:
+def onnx_op(*names: str, since: int, domain: str = "") -> Callable[[F], F]:
     """Register an import function ``f(n, *inputs)`` for operators of these names from opset `since` on.
 
     `n` is the `OnnxNode` being imported (attributes, `n("add", x, y)` to emit operators); inputs are `OnnxValue`s, None
@@ -19,7 +21,7 @@ def onnx_op(*names: str, since: int, domain: str = "") -> Callable[[Callable], C
             return n("softmax", x, axis=n.attr("axis", -1))
     """
 
-    def register(f: Callable) -> Callable:
+    def register(f: F) -> F:
         for name in names:
             versions = _FUNCTIONS.setdefault((domain, name), {})
             if since in versions:

@@ -39,10 +39,11 @@ class Forest:
     weights: list[tuple[int, int, float]] = field(default_factory=list)
 
     def add(self, feature: int, split: float, test: int, yes: int, no: int) -> int:
-        for values, v in zip(
-            (self.feature, self.split, self.test, self.yes, self.no), (feature, split, test, yes, no), strict=True
-        ):
-            values.append(v)  # type: ignore[attr-defined]
+        self.feature.append(feature)
+        self.split.append(split)
+        self.test.append(test)
+        self.yes.append(yes)
+        self.no.append(no)
         return len(self.feature) - 1
 
     def leaf(self) -> int:

@@ -5,7 +5,7 @@ PyTorch is imported lazily, when one of its objects is passed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...support.errors import UnsupportedError, UsageError
 from ..protocol import Wanted, is_a
@@ -54,7 +54,7 @@ class Torch:
     def restore(self, stored: StoredSource, check_indices: bool) -> Source:
         raise UsageError("programs of PyTorch that run in parts are not stored", stage="specialize")
 
-    def trace(self, source: object, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def trace(self, source: object, examples: object, dynamic_shapes: object) -> TorchProgram:
         from .program import TorchProgram
 
         return TorchProgram.of(source, examples, dynamic_shapes)

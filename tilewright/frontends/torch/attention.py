@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ...support.sizes import is_open
-from .create import dropout
-from .node import FxNode, FxTensor, broadcast
+from .create import dropped
+from .node import FxNode, FxTensor, Operand, broadcast
 from .registry import aten
 
 
 @aten("scaled_dot_product_attention")
 def attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, attn_mask: FxTensor | None = None,
-              dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
-              enable_gqa: bool = False) -> Any:  # fmt: skip
+              dropout_p: float = 0.0, is_causal: bool = False, *, scale: Operand | None = None,
+              enable_gqa: bool = False) -> FxTensor:  # fmt: skip
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
     scale = factor_of(n, q, scale)
     mask = attn_mask
@@ -37,7 +36,7 @@ def attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, attn_mask: FxTen
     return n.reshape(made, n.shape)
 
 
-def factor_of(n: FxNode, q: FxTensor, scale: Any) -> Any:
+def factor_of(n: FxNode, q: FxTensor, scale: Operand | None) -> Operand:
     """What scores are multiplied by: a float, or a tensor where it depends on an open size."""
     if scale is None and is_open(q.shape[-1]):
         return n("rsqrt", n.tensor(q.shape[-1], "f64" if q.dtype == "f64" else "f32"))
@@ -46,8 +45,8 @@ def factor_of(n: FxNode, q: FxTensor, scale: Any) -> Any:
     return 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
 
 
-def _written_out(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, mask: FxTensor | None, scale: Any, causal: bool,
-                 p: float) -> Any:  # fmt: skip
+def _written_out(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, mask: FxTensor | None, scale: Operand, causal: bool,
+                 p: float) -> FxTensor:  # fmt: skip
     """Attention of heads of any size, or that forgets some of the weights, others in every run."""
     if k.shape[1] != q.shape[1]:
         times = q.shape[1] // k.shape[1]
@@ -59,7 +58,7 @@ def _written_out(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, mask: FxTenso
         scores = n("where", seen, scores, n.full((), -np.inf, q.dtype))
     scores = scores if mask is None else n("add", scores, mask)
     weights = n("softmax", scores, axis=3)
-    weights = dropout(n, weights, p) if p else weights
+    weights = dropped(n, weights, p)[0] if p else weights
     return n("matmul", weights, v)
 
 

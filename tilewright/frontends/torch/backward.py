@@ -12,16 +12,27 @@ import numpy as np
 from ...support.sizes import is_open, larger
 from .attention import factor_of, lower_triangle
 from .conv import _each, halved
-from .node import FxNode, FxTensor
+from .node import Each, FxNode, FxTensor
 from .registry import aten
 
 # ---- convolution -----------------------------------------------------------------------------------------------------
 
 
 @aten("convolution_backward")
-def convolution_backward(n: FxNode, dy: FxTensor, x: FxTensor, w: FxTensor, bias_sizes: Any, stride: Any, padding: Any,
-                         dilation: Any, transposed: bool, output_padding: Any, groups: int,
-                         mask: Sequence[bool]) -> list[Any]:  # fmt: skip
+def convolution_backward(
+    n: FxNode,
+    dy: FxTensor,
+    x: FxTensor,
+    w: FxTensor,
+    bias_sizes: object,
+    stride: Each,
+    padding: Each,
+    dilation: Each,
+    transposed: bool,
+    output_padding: Each,
+    groups: int,
+    mask: Sequence[bool],
+) -> list[FxTensor | None]:
     """What is wanted of the gradients of x, the weights and the bias."""
     r = w.rank - 2
     n.need(x.is_float, "of integers")
@@ -100,8 +111,8 @@ def _windows(size: int, out: int, kernel: int, stride: int, pad: int, dilation: 
 
 
 @aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
-def max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-                      ceil_mode: bool, indices: FxTensor) -> Any:  # fmt: skip
+def max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Each, stride: Each, padding: Each,
+                      dilation: Each, ceil_mode: bool, indices: FxTensor) -> FxTensor:  # fmt: skip
     """Every place adds up the gradients of those windows around it that chose it: in one order, by all threads."""
     r = int(n.overload.split("max_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
@@ -142,8 +153,8 @@ def spread(n: FxNode, dy: FxTensor, axis: int, table: np.ndarray, weights: np.nd
 
 
 @aten("avg_pool2d_backward", "avg_pool3d_backward")
-def avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Any, stride: Any, padding: Any,
-                      ceil_mode: bool, count_include_pad: bool, divisor_override: int | None) -> Any:  # fmt: skip
+def avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Each, stride: Each, padding: Each,
+                      ceil_mode: bool, count_include_pad: bool, divisor_override: int | None) -> FxTensor:  # fmt: skip
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
     kernel = _each(kernel_size, r)
@@ -166,7 +177,7 @@ def avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, kernel_size: Any, st
 
 
 @aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor) -> Any:
+def adaptive_avg_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor) -> FxTensor:
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(math.prod(x.shape) and math.prod(dy.shape), "of nothing")
     for axis in range(x.rank - r, x.rank):
@@ -195,7 +206,8 @@ def _weights(n: FxNode, q: FxTensor, k: FxTensor, causal: bool, mask: FxTensor |
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
 def flash_attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, dropout_p: float = 0.0, is_causal: bool = False,
-                    *, attn_mask: FxTensor | None = None, scale: float | None = None) -> list[Any]:  # fmt: skip
+                    *, attn_mask: FxTensor | None = None, scale: float | None = None
+                    ) -> list[FxTensor | None]:  # fmt: skip
     """Attention, and the logarithm of the sums of the exponents [N, heads, rows], where it is used."""
     n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")
@@ -213,7 +225,7 @@ def flash_attention(n: FxNode, q: FxTensor, k: FxTensor, v: FxTensor, dropout_p:
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward")
 def flash_attention_backward(n: FxNode, dy: FxTensor, q: FxTensor, k: FxTensor, v: FxTensor, y: FxTensor,
                              sums: FxTensor, dropout_p: float, is_causal: bool, *, attn_mask: FxTensor | None = None,
-                             scale: float | None = None) -> list[Any]:  # fmt: skip
+                             scale: float | None = None) -> list[FxTensor]:  # fmt: skip
     """Dao et al., FlashAttention (2022), appendix B: the weights are computed anew from the sums."""
     n.need(dropout_p == 0, "with dropout")
     n.need(all(math.prod(t.shape) for t in (q, k, v)), "of nothing")

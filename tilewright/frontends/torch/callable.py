@@ -8,7 +8,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from ...support.formulas import evaluate, formula
 from ...support.sizes import Size
 from . import arrays
 from .node import FxTensor, is_complex
+
+_T = TypeVar("_T")
 
 
 class CallingConvention:
@@ -48,7 +50,7 @@ class CallingConvention:
         #: what the graph returns: its nodes, or constants
         self.returned = list(next(n for n in exported.graph.nodes if n.op == "output").args[0])
 
-    def copied(self, memo: dict[int, Any]) -> CallingConvention:
+    def copied(self, memo: dict[int, object]) -> CallingConvention:
         """The same with buffers of its own."""
         made = copy.copy(self)
         made.buffers = copy.deepcopy(self.buffers, memo)
@@ -58,10 +60,10 @@ class CallingConvention:
         """Without what only the import needs."""
         return {k: v for k, v in self.__dict__.items() if k not in ("specs", "by_target", "returned")}
 
-    def outputs(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
+    def outputs(self, results: Sequence[_T]) -> list[tuple[str, _T]]:
         """Names and values of what the graph returns; `results` are `FxTensor`s (or nodes that stand for them), or what
         the program returns as it is."""
-        made: list[tuple[str, Any]] = []
+        made: list[tuple[str, _T]] = []
         names = iter(self.result_names)
         self.results = []
         for spec, value, returned in zip(self.specs, results, self.returned, strict=True):
@@ -102,7 +104,7 @@ class TorchExecutable:
         self._names = [i.name for i in executable.inputs]
         self._takes_out = "out" not in call.parameters.parameters
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         out = kwargs.pop("out", None) if self._takes_out else None
         given = self._given(args, kwargs)
         tensors = {**given, **self.call.buffers}
@@ -123,7 +125,9 @@ class TorchExecutable:
                 to.copy_(value)
         return out
 
-    def _results(self, results: list[Any], tensors: dict[str, torch.Tensor], given: list[np.ndarray]) -> list[Any]:
+    def _results(
+        self, results: list[np.ndarray], tensors: dict[str, torch.Tensor], given: list[np.ndarray]
+    ) -> list[Any]:
         """What the module returns, flat; tensors that it changes are changed."""
         flat: list[Any] = []
         for kind, *what in self.call.results:
@@ -143,7 +147,7 @@ class TorchExecutable:
                     changed.copy_(arrays.tensor(results[what[0]], pairs=changed.is_complex()))
         return flat
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def _given(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The tensors of a call by placeholder."""
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.call.in_spec:
@@ -164,7 +168,7 @@ class TorchExecutable:
                 )
         return found
 
-    def _as_examples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _as_examples(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name as the example inputs were."""
         try:
             given = self.call.parameters.bind(*args, **kwargs)
@@ -242,7 +246,7 @@ class TorchExecutable:
         """What was compiled, as text; see `Executable.explain`."""
         return self.executable.explain()
 
-    def profile(self, *args: Any, **kwargs: Any) -> Any:
+    def profile(self, *args: object, **kwargs: object) -> Any:
         """Where the time of a call with these arguments goes; see `Executable.profile`."""
         tensors = {**self._given(args, kwargs), **self.call.buffers}
         return self.executable.profile([arrays.view(tensors[name]) for name in self._names])
@@ -251,10 +255,10 @@ class TorchExecutable:
         """Write what runs to a file for `tilewright.load`, which gives an executable that takes arrays, not tensors."""
         self.executable.save(path)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TorchExecutable:
+    def __deepcopy__(self, memo: dict[int, object]) -> TorchExecutable:
         return TorchExecutable(copy.deepcopy(self.executable, memo), self.call.copied(memo))
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _unpickled, (pickle.dumps((self.executable, self.call)),)
 
     def _repr_html_(self) -> str:

@@ -10,13 +10,17 @@ import torch
 
 from . import elementwise, shape
 from .linear import explicit
-from .node import COMPLEX, FxNode, FxTensor, is_complex
+from .node import COMPLEX, Axes, FxNode, FxTensor, is_complex
 from .registry import aten
 
-Pair = tuple[Any, Any]
+Pair = tuple[FxTensor, FxTensor]
 
 
-def parts(n: FxNode, position: int, x: Any, dtype: str | None = None) -> Pair:
+#: a pair whose second part is None where it is 0
+Half = tuple[FxTensor | None, FxTensor | None]
+
+
+def parts(n: FxNode, position: int, x: FxTensor | complex, dtype: str | None = None) -> Pair:
     """Real and imaginary part of an argument of the node, in the dtype given or that of its result."""
     dtype = dtype or n.dtype
     if isinstance(x, FxTensor):
@@ -64,13 +68,13 @@ def part(n: FxNode, x: FxTensor) -> FxTensor:
 
 
 @aten("complex.abs", "complex.angle")
-def magnitude(n: FxNode, x: FxTensor) -> Any:
+def magnitude(n: FxNode, x: FxTensor) -> FxTensor:
     re, im = halves(n, x)
     return elementwise.hypot(n, re, im) if n.overload == "aten.abs" else elementwise.atan2(n, im, re)
 
 
 @aten("complex._to_copy", "complex.prims.convert_element_type")
-def convert(n: FxNode, x: FxTensor, *_: object, **__: Any) -> Any:
+def convert(n: FxNode, x: FxTensor, *_: object, **__: object) -> FxTensor:
     given, result = n.node.args[0], n.node.meta["val"]
     if not isinstance(given, torch.fx.Node) or not is_complex(given.meta["val"]):
         return joined(n, n.cast(x, n.dtype), n.tensor(0, n.dtype))
@@ -86,7 +90,7 @@ def convert(n: FxNode, x: FxTensor, *_: object, **__: Any) -> Any:
 
 
 @aten("complex.add.Tensor", "complex.sub.Tensor", "complex.add.Scalar", "complex.sub.Scalar")
-def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
+def add(n: FxNode, x: FxTensor | complex, y: FxTensor | complex, alpha: complex = 1) -> FxTensor:
     (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
     if alpha != 1:
         c, d = product((c, d), n, alpha)
@@ -94,7 +98,7 @@ def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
     return joined(n, n(kind, a, c), n(kind, b, d))
 
 
-def product(x: Pair, n: FxNode, factor: Any) -> Pair:
+def product(x: Pair, n: FxNode, factor: complex) -> Pair:
     number = complex(factor)
     return times(n, x, (n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype)))
 
@@ -105,12 +109,12 @@ def times(n: FxNode, x: Pair, y: Pair) -> Pair:
 
 
 @aten("complex.mul.Tensor", "complex.mul.Scalar")
-def mul(n: FxNode, x: Any, y: Any) -> Any:
+def mul(n: FxNode, x: FxTensor | complex, y: FxTensor | complex) -> FxTensor:
     return joined(n, *times(n, parts(n, 0, x), parts(n, 1, y)))
 
 
 @aten("complex.div.Tensor", "complex.div.Scalar")
-def div(n: FxNode, x: Any, y: Any) -> Any:
+def div(n: FxNode, x: FxTensor, y: FxTensor | complex) -> FxTensor:
     """Divided by the larger part of the divisor first, so that nothing overflows on the way (Smith)."""
     if not isinstance(y, complex) and not isinstance(y, FxTensor):
         return n("div", n.cast(x, n.dtype), n.tensor(y, n.dtype))
@@ -125,12 +129,12 @@ def div(n: FxNode, x: Any, y: Any) -> Any:
 
 
 @aten("complex.neg")
-def neg(n: FxNode, x: FxTensor) -> Any:
+def neg(n: FxNode, x: FxTensor) -> FxTensor:
     return n("neg", x)
 
 
 @aten("complex._conj", "complex._conj_physical", "complex.conj_physical", "complex._neg_view")
-def conjugate(n: FxNode, x: FxTensor) -> Any:
+def conjugate(n: FxNode, x: FxTensor) -> FxTensor:
     if n.overload == "aten._neg_view":
         return n("neg", x)
     re, im = halves(n, x)
@@ -144,7 +148,7 @@ def same(n: FxNode, x: FxTensor, **_: object) -> FxTensor:
 
 
 @aten("complex.sigmoid", "complex.exp", "complex.silu")
-def function(n: FxNode, x: FxTensor) -> Any:
+def function(n: FxNode, x: FxTensor) -> FxTensor:
     """e^z, 1 / (1 + e^-z), z / (1 + e^-z)."""
     re, im = halves(n, x)
     if n.overload == "aten.exp":
@@ -158,7 +162,7 @@ def function(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten("complex.eq.Tensor", "complex.ne.Tensor", "complex.eq.Scalar", "complex.ne.Scalar")
-def compare(n: FxNode, x: Any, y: Any) -> Any:
+def compare(n: FxNode, x: FxTensor | complex, y: FxTensor | complex) -> FxTensor:
     dtype = next(v.dtype for v in (x, y) if isinstance(v, FxTensor))
     (a, b), (c, d) = parts(n, 0, x, dtype), parts(n, 1, y, dtype)
     same_parts = n("and", n("equal", a, c), n("equal", b, d))
@@ -166,7 +170,7 @@ def compare(n: FxNode, x: Any, y: Any) -> Any:
 
 
 @aten("complex.sum.dim_IntList", "complex.sum", "complex.mean", "complex.mean.dim")
-def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, **_: object) -> Any:
+def total(n: FxNode, x: FxTensor, dim: Axes = None, keepdim: bool = False, **_: object) -> FxTensor:
     rank = x.rank - 1
     given = [dim] if isinstance(dim, int) else list(dim or range(rank))
     axes = tuple(sorted(a % max(rank, 1) for a in given)) if rank else ()
@@ -175,7 +179,7 @@ def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, **_: o
 
 
 @aten("complex.matmul", "complex.mm", "complex.bmm")
-def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     (a, b), (c, d) = parts(n, 0, x), parts(n, 1, y)
     if not math.prod(n.shape) or not math.prod(x.shape):
         return n.full(n.shape, 0, n.dtype)
@@ -184,7 +188,7 @@ def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
 
 
 @aten("complex.einsum")
-def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: Any = None) -> Any:
+def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: object = None) -> FxTensor:
     """One operand after the other is multiplied to the sum of products so far; letters that others need stay."""
     n.need(not any(0 in t.shape for t in tensors), "of empty tensors")
     given: Any = n.node.args[1]
@@ -206,10 +210,10 @@ def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: Any =
     return joined(n, made[0], n.tensor(0, n.dtype) if made[1] is None else made[1])
 
 
-def _products(n: FxNode, equation: str, x: Pair, y: Pair) -> list[Any]:
+def _products(n: FxNode, equation: str, x: Half, y: Half) -> list[Any]:
     """Real and imaginary part of an einsum of two; None is an imaginary part that is 0."""
 
-    def product(kind: str, p: tuple[Any, Any], q: tuple[Any, Any]) -> Any:
+    def product(kind: str, p: Half, q: Half) -> FxTensor | None:
         found = [n("einsum", *v, equation=equation) for v in (p, q) if None not in v]
         if len(found) == 2:
             return n(kind, *found)
@@ -253,35 +257,35 @@ def expand(n: FxNode, x: FxTensor, size: Sequence[int], **_: object) -> FxTensor
 
 
 @aten("complex.slice.Tensor")
-def slice_(n: FxNode, x: FxTensor, dim: int = 0, *limits: Any) -> Any:
+def slice_(n: FxNode, x: FxTensor, dim: int = 0, *limits: Any) -> FxTensor:
     return shape.slice_(n, x, front(x, dim), *limits)
 
 
 @aten("complex.select.int")
-def select(n: FxNode, x: FxTensor, dim: int, index: int) -> Any:
+def select(n: FxNode, x: FxTensor, dim: int, index: int) -> FxTensor:
     return shape.select(n, x, front(x, dim), index)
 
 
 @aten("complex.cat")
-def cat(n: FxNode, xs: Sequence[FxTensor], dim: int = 0) -> Any:
+def cat(n: FxNode, xs: Sequence[FxTensor], dim: int = 0) -> FxTensor:
     kept = [n.cast(x, n.dtype) for x in xs if x.shape != (0, 2)]
     return n.concat(kept, dim % (len(n.shape) - 1)) if kept else n.full(n.shape, 0, n.dtype)
 
 
 @aten("complex.flip")
-def flip(n: FxNode, x: FxTensor, dims: Sequence[int]) -> Any:
+def flip(n: FxNode, x: FxTensor, dims: Sequence[int]) -> FxTensor:
     return shape.flip(n, x, [front(x, d) for d in dims])
 
 
 @aten("complex.constant_pad_nd")
-def pad(n: FxNode, x: FxTensor, pad: Sequence[int], value: float = 0) -> Any:
+def pad(n: FxNode, x: FxTensor, pad: Sequence[int], value: float = 0) -> FxTensor:
     n.need(value == 0, "with another number than 0")
     return shape.constant_pad(n, x, [0, 0, *pad], 0)
 
 
 @aten("complex.zeros", "complex.zeros_like", "complex.empty.memory_format", "complex.new_zeros",
       "complex.full")  # fmt: skip
-def constant(n: FxNode, *arguments: Any, **_: object) -> Any:
+def constant(n: FxNode, *arguments: Any, **_: object) -> FxTensor:
     value = arguments[1] if n.overload == "aten.full" else 0
     number = complex(value)
     return joined(n, n.tensor(number.real, n.dtype), n.tensor(number.imag, n.dtype))

@@ -107,7 +107,7 @@ def assert_scalar(n: FxNode, condition: Any, message: str) -> None:
 
 @aten("_assert_async", "_assert_async.msg", "_assert_tensor_metadata", "complex._assert_tensor_metadata",
       "sym_constrain_range", "sym_constrain_range_for_size", "_functional_assert_async.msg")  # fmt: skip
-def nothing(n: FxNode, *_: object, **__: Any) -> None:
+def nothing(n: FxNode, *_: object, **__: object) -> None:
     """What the program expects of its inputs is not checked."""
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from .node import FxNode, FxTensor
+from .node import Each, FxNode, FxTensor
 from .registry import aten
 
+#: how much larger a result of resizing is: one dimension, or all
+Scale: TypeAlias = "float | Sequence[float] | None"
 
-def _each(v: Any, rank: int) -> tuple[int, ...]:
+
+def _each(v: Each, rank: int) -> tuple[int, ...]:
     values = [v] if isinstance(v, int) else list(v)
     return tuple(values * rank if len(values) == 1 else values)
 
 
 @aten("convolution")
-def convolution(n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, stride: Any, padding: Any, dilation: Any,
-                transposed: bool, output_padding: Any, groups: int) -> Any:  # fmt: skip
+def convolution(n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, stride: Each, padding: Each, dilation: Each,
+                transposed: bool, output_padding: Each, groups: int) -> FxTensor:  # fmt: skip
     r = w.rank - 2
     n.need(x.is_float, "of integers")
     alone = x.rank == w.rank - 1  # without a batch
@@ -39,13 +42,13 @@ def convolution(n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, stri
 
 
 def _transposed(
-    n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, attributes: dict[str, Any], extra: tuple[int, ...]
-) -> Any:
+    n: FxNode, x: FxTensor, w: FxTensor, bias: FxTensor | None, attributes: Mapping[str, object], extra: tuple[int, ...]
+) -> FxTensor:
     return n("conv_transpose", x, w, bias, output_padding=extra, **attributes)
 
 
 @aten("im2col")
-def im2col(n: FxNode, x: FxTensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def im2col(n: FxNode, x: FxTensor, kernel_size: Each, dilation: Each, padding: Each, stride: Each) -> FxTensor:
     kernel, dilation, pads, stride = (_each(v, 2) for v in (kernel_size, dilation, padding, stride))
     x = n.unsqueeze(x, 0) if x.rank == 3 else x
     n.known(*x.shape[2:])
@@ -61,7 +64,9 @@ def im2col(n: FxNode, x: FxTensor, kernel_size: Any, dilation: Any, padding: Any
 
 
 @aten("col2im")
-def col2im(n: FxNode, x: FxTensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def col2im(
+    n: FxNode, x: FxTensor, output_size: Each, kernel_size: Each, dilation: Each, padding: Each, stride: Each
+) -> FxTensor:
     x = n.unsqueeze(x, 0) if x.rank == 2 else x
     pads = _each(padding, 2)
     sizes = {"image": _each(output_size, 2), "block": _each(kernel_size, 2), "strides": _each(stride, 2)}
@@ -72,7 +77,7 @@ def col2im(n: FxNode, x: FxTensor, output_size: Any, kernel_size: Any, dilation:
 
 
 def ratios(
-    n: FxNode, before: Sequence[int], after: Sequence[int], positional: Sequence[Any], named: dict[str, Any],
+    n: FxNode, before: Sequence[int], after: Sequence[int], positional: Sequence[Scale], named: Mapping[str, object],
     dtype: str = "f32",
 ) -> list[np.floating]:  # fmt: skip
     """How far apart in the input of resizing neighbours of the result are, as PyTorch rounds it: in f64 where it
@@ -80,7 +85,7 @@ def ratios(
     name."""
     kind = np.float64 if dtype == "f64" else np.float32
     n.known(*before, *after)
-    found = [*positional, *named.values()]
+    found: list[Any] = [*positional, *named.values()]
     if len(found) == 1 and isinstance(found[0], (list, tuple)):
         found = list(found[0])
     given = [v for v in found if v is not None]
@@ -103,7 +108,7 @@ def repetitions(at: np.ndarray, size: int) -> int:
 
 @aten(*(f"{mode}{r}d{kind}" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)
         for kind in ("", ".vec")))  # fmt: skip
-def upsample_nearest(n: FxNode, x: FxTensor, output_size: Any, *scales: Any, **named: Any) -> Any:
+def upsample_nearest(n: FxNode, x: FxTensor, output_size: Each, *scales: Scale, **named: object) -> FxTensor:
     for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named)):
         size, axis = x.shape[2 + i], 2 + i
         at = nearest(n.overload, size, n.shape[axis], ratio)
@@ -124,7 +129,14 @@ INTERPOLATIONS = (
 
 
 @aten(*INTERPOLATIONS, *(f"{name}.vec" for name in INTERPOLATIONS))
-def upsample(n: FxNode, x: FxTensor, output_size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
+def upsample(
+    n: FxNode,
+    x: FxTensor,
+    output_size: Each,
+    align_corners: bool,
+    *scales: Scale,
+    **named: object,
+) -> FxTensor:
     n.need(x.is_float, "of integers")
     for i, ratio in enumerate(ratios(n, x.shape[2:], n.shape[2:], scales, named, x.dtype)):
         axis = 2 + i
@@ -205,6 +217,6 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 @aten("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
 def grid_sample(
     n: FxNode, x: FxTensor, grid: FxTensor, mode: int = 0, padding: int = 0, align_corners: bool = False
-) -> Any:
+) -> FxTensor:
     names = ("linear", "nearest", "cubic")[mode], ("zeros", "border", "reflection")[padding]
     return n("grid_sample", x, grid, mode=names[0], padding=names[1], align_corners=align_corners)

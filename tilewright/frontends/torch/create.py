@@ -10,12 +10,12 @@ import numpy as np
 
 from ...ir.types import NUMPY
 from ...support.sizes import is_open
-from .node import FxNode, FxTensor
+from .node import FxNode, FxTensor, Operand
 from .registry import aten
 
 
 @aten("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor", "scalar_tensor")
-def full(n: FxNode, *arguments: Any, **_: object) -> Any:
+def full(n: FxNode, *arguments: Any, **_: object) -> FxTensor:
     value = arguments[0] if n.overload.endswith("scalar_tensor") else arguments[2 if "new_full" in n.overload else 1]
     if isinstance(value, FxTensor):
         return n.expand(n.cast(value, n.dtype), n.shape)
@@ -24,12 +24,12 @@ def full(n: FxNode, *arguments: Any, **_: object) -> Any:
 
 @aten("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "empty.memory_format", "empty_strided",
       "empty_like", "new_empty", "new_empty_strided", "empty_permuted")  # fmt: skip
-def constant(n: FxNode, *_: object, **__: Any) -> Any:
+def constant(n: FxNode, *_: object, **__: object) -> FxTensor:
     return n.full(n.shape, "ones" in n.overload, n.dtype)
 
 
 @aten("arange.start_step", "arange.start", "arange")
-def arange(n: FxNode, *numbers: Any, **_: object) -> Any:
+def arange(n: FxNode, *numbers: int, **_: object) -> FxTensor:
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
     floats = any(isinstance(v, float | FxTensor) for v in (start, step))
     if is_open(n.shape[0], start, step):
@@ -42,26 +42,26 @@ def arange(n: FxNode, *numbers: Any, **_: object) -> Any:
 
 
 @aten("prims.iota")
-def iota(n: FxNode, length: int, *, start: int, step: int, **_: object) -> Any:
+def iota(n: FxNode, length: int, *, start: int, step: int, **_: object) -> FxTensor:
     return n.cast(n.count(length, start, step), n.dtype)
 
 
 @aten("eye", "eye.m")
-def eye(n: FxNode, *_: object, **__: Any) -> Any:
+def eye(n: FxNode, *_: object, **__: object) -> FxTensor:
     if is_open(*n.shape):
         return n.cast(n("equal", n.unsqueeze(n.count(n.shape[0]), 1), n.count(n.shape[1])), n.dtype)
     return n.constant(np.eye(n.shape[0], n.shape[1]).astype(NUMPY[n.dtype]))
 
 
 @aten("tril_indices", "triu_indices")
-def triangle_indices(n: FxNode, row: int, col: int, offset: int = 0, **_: object) -> Any:
+def triangle_indices(n: FxNode, row: int, col: int, offset: int = 0, **_: object) -> FxTensor:
     n.known(row, col)
     find = np.tril_indices if "tril" in n.overload else np.triu_indices
     return n.constant(np.stack(find(row, offset, col)).astype(NUMPY[n.dtype]))
 
 
 @aten("linspace")
-def linspace(n: FxNode, start: float, end: float, steps: int, **_: object) -> Any:
+def linspace(n: FxNode, start: float, end: float, steps: int, **_: object) -> FxTensor:
     """From both ends, as PyTorch does it."""
     n.known(steps)
     kind = np.float64 if n.dtype in ("f64", "i64", "i32") else np.float32
@@ -83,12 +83,18 @@ def random(n: FxNode, kind: str, shape: Sequence[int], dtype: str) -> FxTensor:
 
 
 @aten("rand", "rand_like", "randn", "randn_like")
-def rand(n: FxNode, *_: object, **__: Any) -> FxTensor:
+def rand(n: FxNode, *_: object, **__: object) -> FxTensor:
     return random(n, "normal" if "randn" in n.overload else "uniform", n.shape, n.dtype)
 
 
 @aten("native_dropout", "dropout")
-def dropout(n: FxNode, x: FxTensor, p: float, train: bool | None = True) -> Any:
+def dropout(n: FxNode, x: FxTensor, p: float, train: bool | None = True) -> FxTensor | list[FxTensor]:
+    made, mask = dropped(n, x, p, train)
+    return [made, mask] if "native" in n.overload else made
+
+
+def dropped(n: FxNode, x: FxTensor, p: float, train: bool | None = True) -> tuple[FxTensor, FxTensor]:
+    """x with a share p of its elements forgotten, and which are kept."""
     if not train or p == 0:
         made, mask = x, n.full(x.shape, True, "i1")
     elif p == 1:
@@ -96,33 +102,35 @@ def dropout(n: FxNode, x: FxTensor, p: float, train: bool | None = True) -> Any:
     else:
         mask = n("greater_equal", random(n, "uniform", x.shape, "f32"), float(p))
         made = n("mul", n("mul", x, n.cast(mask, x.dtype)), 1 / (1 - p))
-    return [made, mask] if "native" in n.overload else made
+    return made, mask
 
 
 @aten("bernoulli", "bernoulli.p")
-def bernoulli(n: FxNode, x: FxTensor, p: float | None = None, **_: object) -> Any:
+def bernoulli(n: FxNode, x: FxTensor, p: float | None = None, **_: object) -> FxTensor:
     level = n.cast(x, "f32") if p is None else float(p)
     return n.cast(n("less", random(n, "uniform", x.shape, "f32"), level), n.dtype)
 
 
 @aten("uniform")
-def uniform(n: FxNode, x: FxTensor, low: float = 0, high: float = 1, **_: object) -> Any:
+def uniform(n: FxNode, x: FxTensor, low: float = 0, high: float = 1, **_: object) -> FxTensor:
     return n("add", n("mul", random(n, "uniform", x.shape, x.dtype), float(high - low)), float(low))
 
 
 @aten("normal_functional")
-def normal(n: FxNode, x: FxTensor, mean: float = 0, std: float = 1, **_: object) -> Any:
+def normal(n: FxNode, x: FxTensor, mean: float = 0, std: float = 1, **_: object) -> FxTensor:
     return n("add", n("mul", random(n, "normal", x.shape, x.dtype), float(std)), float(mean))
 
 
 @aten("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float")
-def normal_of(n: FxNode, mean: Any, std: Any = 1.0, *_: object, **__: Any) -> Any:
+def normal_of(n: FxNode, mean: Operand, std: Operand = 1.0, *_: object, **__: object) -> FxTensor:
     mean, std = n.tensor(mean, n.dtype), n.tensor(std, n.dtype)
     return n("add", n("mul", random(n, "normal", n.shape, n.dtype), std), mean)
 
 
 @aten("exponential", "cauchy", "log_normal", "geometric")
-def distribution(n: FxNode, x: FxTensor, first: float | None = None, second: float | None = None, **_: object) -> Any:
+def distribution(
+    n: FxNode, x: FxTensor, first: float | None = None, second: float | None = None, **_: object
+) -> FxTensor:
     """By the inverse of the distribution function; log_normal by normal numbers."""
     name = n.overload.removeprefix("aten.")
     a = {"exponential": 1.0, "cauchy": 0.0, "log_normal": 1.0}.get(name, 0.5) if first is None else float(first)
@@ -138,7 +146,7 @@ def distribution(n: FxNode, x: FxTensor, first: float | None = None, second: flo
 
 @aten("rrelu_with_noise_functional")
 def rrelu(n: FxNode, x: FxTensor, noise: FxTensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
-          generator: Any = None) -> list[Any]:  # fmt: skip
+          generator: object = None) -> list[FxTensor]:  # fmt: skip
     if not training:
         return [n("leaky_relu", x, alpha=(lower + upper) / 2), noise]
     slopes = n("add", n("mul", random(n, "uniform", x.shape, x.dtype), float(upper - lower)), float(lower))
@@ -147,7 +155,7 @@ def rrelu(n: FxNode, x: FxTensor, noise: FxTensor, lower: float = 1 / 8, upper: 
 
 
 @aten("multinomial")
-def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = False, **_: object) -> Any:
+def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = False, **_: object) -> FxTensor:
     """With replacement by the inverse of the distribution function; without, the largest quotients of the weights and
     exponential numbers."""
     work = "f64" if x.dtype == "f64" else "f32"
@@ -168,7 +176,7 @@ def multinomial(n: FxNode, x: FxTensor, num_samples: int, replacement: bool = Fa
 
 
 @aten("randint", "randint.low", "randint_like", "randint_like.low_dtype")
-def randint(n: FxNode, *numbers: Any, **_: object) -> Any:
+def randint(n: FxNode, *numbers: object, **_: object) -> FxTensor:
     limits = [v for v in numbers if isinstance(v, int)]
     low, high = (0, limits[0]) if len(limits) == 1 else limits[:2]
     n.need(high - low <= 1 << 24, "of more than 2 ** 24 numbers")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...support.errors import InputError
@@ -22,7 +20,7 @@ def masked_select(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 @on_host("index.Tensor(mask)", "_unsafe_index.Tensor(mask)")
-def masked_index(x: np.ndarray, indices: list[Any]) -> np.ndarray:
+def masked_index(x: np.ndarray, indices: list[np.ndarray | None]) -> np.ndarray:
     """PyTorch's order of dimensions: with None between indices theirs come first, as in NumPy."""
     return x[tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)]
 
@@ -41,7 +39,9 @@ def item(x: np.ndarray) -> np.ndarray:
 
 
 @on_host("_unique2")
-def unique(x: np.ndarray, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> list[Any]:
+def unique(
+    x: np.ndarray, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> list[np.ndarray]:
     """Sorted in any case, as PyTorch does it on CPUs."""
     values, inverse, counts = np.unique(x.reshape(-1), return_inverse=True, return_counts=True)
     return _unique(values, inverse.reshape(x.shape), counts, return_inverse, return_counts)
@@ -50,7 +50,7 @@ def unique(x: np.ndarray, sorted: bool = True, return_inverse: bool = False, ret
 @on_host("unique_dim")
 def unique_dim(
     x: np.ndarray, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> list[Any]:
+) -> list[np.ndarray]:
     values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True, axis=dim)
     return _unique(values, inverse.reshape(-1), counts, True, True)
 
@@ -58,7 +58,7 @@ def unique_dim(
 @on_host("unique_consecutive")
 def unique_consecutive(
     x: np.ndarray, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> list[Any]:
+) -> list[np.ndarray]:
     """Of equal ones that follow each other the first."""
     rows = x.reshape(-1) if dim is None else np.moveaxis(x, dim, 0)
     flat = rows.reshape(len(rows), -1)
@@ -71,7 +71,9 @@ def unique_consecutive(
     return _unique(values, inverse, counts, return_inverse or dim is not None, return_counts or dim is not None)
 
 
-def _unique(values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> list[Any]:
+def _unique(
+    values: np.ndarray, inverse: np.ndarray, counts: np.ndarray, return_inverse: bool, return_counts: bool
+) -> list[np.ndarray]:
     empty = np.zeros(0, np.int64)
     return [values, inverse if return_inverse else empty, counts if return_counts else empty]
 

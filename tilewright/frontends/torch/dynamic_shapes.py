@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
@@ -20,6 +21,9 @@ from torch.utils import _pytree as pytree
 from ...support.errors import UnsupportedError, UsageError
 from ...support.sizes import Dim
 from .symbols import Open, formula_of, linear
+
+if TYPE_CHECKING:
+    import sympy
 
 #: results may differ by this part of the largest one: operators are computed by parts here, as a whole there
 _CLOSE = {torch.float64: 1e-6, torch.float16: 0.05, torch.bfloat16: 0.2}
@@ -61,7 +65,7 @@ def _dim(d: Dim) -> Any:
 
 
 def enlarged(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Examples in which open dimensions of size 1 are 2, for PyTorch takes a 1 for a size that never changes."""
     larger: dict[int, torch.Tensor] = {}
@@ -78,7 +82,7 @@ def enlarged(
 
 
 def _with_dims(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> list[tuple[torch.Tensor, dict[int, Any]]]:
     """The tensors among the examples, each with what is said of its dimensions."""
     try:
@@ -115,7 +119,7 @@ def hinted(dynamic_shapes: Any) -> Any:
     if isinstance(dynamic_shapes, torch.export.Dim):
         if type(dynamic_shapes).__name__ == "_DerivedDim" or not isinstance(dynamic_shapes.max, int):
             raise NotImplementedError("a dimension that is made of another one, or has no end")
-        return torch.export.Dim.DYNAMIC(min=dynamic_shapes.min, max=dynamic_shapes.max)  # type: ignore[attr-defined]
+        return torch.export.Dim.DYNAMIC(min=dynamic_shapes.min, max=dynamic_shapes.max)
     if isinstance(dynamic_shapes, Mapping):
         return {k: hinted(v) for k, v in dynamic_shapes.items()}
     if type(dynamic_shapes) in (list, tuple):
@@ -124,7 +128,7 @@ def hinted(dynamic_shapes: Any) -> Any:
 
 
 def places(
-    module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+    module: torch.nn.Module, program: ExportedProgram, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any
 ) -> dict[tuple[str, int], Dim]:
     """The named dimensions of inputs: by placeholder and axis."""
     names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
@@ -138,7 +142,7 @@ def places(
     }
 
 
-def _opens(dim: Any) -> bool:
+def _opens(dim: object) -> bool:
     """Whether a dimension has to stay open, and can be 2."""
     if dim is None or isinstance(dim, int) or getattr(getattr(dim, "type", None), "name", "") in ("AUTO", "STATIC"):
         return False
@@ -152,10 +156,10 @@ def _opens(dim: Any) -> bool:
 def check_ends(
     module: torch.nn.Module,
     program: ExportedProgram,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     opened: Sequence[Open],
-    ends: Iterable[Mapping[Any, int]],
+    ends: Iterable[Mapping[sympy.Symbol, int]],
 ) -> None:
     """UnsupportedError unless the program gives what the module does, where symbols are these numbers."""
     flat, spec = pytree.tree_flatten((args, kwargs))
@@ -169,9 +173,9 @@ def check_ends(
         said = {o.dim.name: o.factor * end[o.symbol] + o.more for o in opened if o.symbol in end}
         where = ", ".join(f"{name} is {size}" for name, size in said.items())
         args, kwargs = pytree.tree_unflatten(given, spec)
-        want = _results(lambda a=args, k=kwargs: _quiet(module, *a, **k), where)  # type: ignore[misc]
+        want = _results(partial(_quiet, module, *args, **kwargs), where)
         traced = _Traced(program, sizes)
-        got = _results(lambda t=traced, g=given: t.user_results(g), where)  # type: ignore[misc]
+        got = _results(partial(traced.user_results, given), where)
         if traced.other or not _same(want, got):
             raise UnsupportedError(
                 f"the module does something else where {where} than for other sizes",
@@ -180,9 +184,9 @@ def check_ends(
             )
 
 
-def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[Any, int]:
+def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[sympy.Symbol, int]:
     """What symbols are in the examples."""
-    found: dict[Any, int] = {}
+    found: dict[sympy.Symbol, int] = {}
     for x, shape in zip(flat, shapes, strict=True):
         for d, n in zip(shape or (), getattr(x, "shape", ()), strict=False):
             told = linear(formula_of(d))
@@ -191,7 +195,7 @@ def _symbols(flat: Sequence[Any], shapes: Sequence[Any]) -> dict[Any, int]:
     return found
 
 
-def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[Any, int]) -> torch.Tensor:
+def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[sympy.Symbol, int]) -> torch.Tensor:
     """An example of another size: its first elements, or all of them again and again."""
     for axis, d in enumerate(shape):
         size = int(formula_of(d).subs(sizes))
@@ -200,7 +204,7 @@ def _cut(x: torch.Tensor, shape: Sequence[Any], sizes: Mapping[Any, int]) -> tor
     return x
 
 
-def _quiet(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _quiet(module: torch.nn.Module, *args: object, **kwargs: object) -> Any:
     """What the module gives, which runs on copies of its buffers and of its arguments."""
     args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
     buffers = {name: b.clone() for name, b in module.named_buffers()}
@@ -210,7 +214,7 @@ def _quiet(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 class _Traced(torch.fx.Interpreter):
     """A program as PyTorch runs it for some numbers of symbols; `other` if a tensor has not the shape that it says."""
 
-    def __init__(self, program: ExportedProgram, sizes: Mapping[Any, int]) -> None:
+    def __init__(self, program: ExportedProgram, sizes: Mapping[sympy.Symbol, int]) -> None:
         super().__init__(program.graph_module)
         self.program, self.sizes, self.other = program, sizes, False
 

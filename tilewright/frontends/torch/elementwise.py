@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from ...support.dtypes import HALVES
 from ...support.sizes import is_open
 from .. import functions
-from .node import FxNode, FxTensor, dtype_of
+from .node import FxNode, FxTensor, Operand, dtype_of
 from .registry import aten
 
 #: floats in, floats out; integers are converted first
@@ -24,13 +23,13 @@ UNARY = {"abs": "abs", "ceil": "ceil", "floor": "floor", "neg": "neg", "round": 
 COMPARISONS = {"eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less"}
 
 
-def both(n: FxNode, x: Any, y: Any, dtype: str | None = None) -> tuple[FxTensor, FxTensor]:
+def both(n: FxNode, x: Operand, y: Operand, dtype: str | None = None) -> tuple[FxTensor, FxTensor]:
     """Two operands in the dtype in which they meet."""
     dtype = dtype or n.common(0, 1)
     return n.tensor(x, dtype), n.tensor(y, dtype)
 
 
-def at_work(n: FxNode, x: Any, y: Any) -> str:
+def at_work(n: FxNode, x: Operand, y: Operand) -> str:
     """The dtype in which two operands are multiplied: f32 for halves beside a number that they have no room for, or
     beside a tensor of f32 without dimensions, as PyTorch has it. Other numbers are rounded to halves."""
     wide = any(isinstance(v, FxTensor) and v.rank == 0 and v.dtype in ("f32", "f64") for v in (x, y))
@@ -39,7 +38,7 @@ def at_work(n: FxNode, x: Any, y: Any) -> str:
     return "f32" if (n.dtype in HALVES and wide) or (n.dtype == "f16" and beyond) else n.dtype
 
 
-def in_floats(n: FxNode, f: Callable[..., Any], *given: Any) -> Any:
+def in_floats(n: FxNode, f: Callable[..., FxTensor], *given: Operand) -> FxTensor:
     """f of operands as they meet, of halves computed in f32 with one rounding at the end."""
     dtype = "f32" if n.dtype in HALVES else n.dtype
     return n.cast(f(*(n.tensor(v, dtype) for v in given)), n.dtype)
@@ -61,12 +60,12 @@ def unary(n: FxNode, x: FxTensor) -> FxTensor:
 
 
 @aten("sign", "sgn")
-def sign(n: FxNode, x: FxTensor) -> Any:
+def sign(n: FxNode, x: FxTensor) -> FxTensor:
     return x if x.dtype == "i1" else n("sign", x, by_order=True)
 
 
 @aten("round.decimals")
-def round_decimals(n: FxNode, x: FxTensor, *, decimals: int = 0) -> Any:
+def round_decimals(n: FxNode, x: FxTensor, *, decimals: int = 0) -> FxTensor:
     if not x.is_float:
         return x
     up, down = ("mul", "div") if decimals >= 0 else ("div", "mul")
@@ -75,17 +74,17 @@ def round_decimals(n: FxNode, x: FxTensor, *, decimals: int = 0) -> Any:
 
 
 @aten("trunc", "fix")
-def trunc(n: FxNode, x: FxTensor) -> Any:
+def trunc(n: FxNode, x: FxTensor) -> FxTensor:
     return functions.trunc(n, x) if x.is_float else x
 
 
 @aten("frac")
-def frac(n: FxNode, x: FxTensor) -> Any:
+def frac(n: FxNode, x: FxTensor) -> FxTensor:
     return n("sub", x, trunc(n, x))
 
 
 @aten("square")
-def square(n: FxNode, x: FxTensor) -> Any:
+def square(n: FxNode, x: FxTensor) -> FxTensor:
     return n("mul", x, x)
 
 
@@ -93,7 +92,7 @@ def square(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
+def add(n: FxNode, x: Operand, y: Operand, alpha: Operand = 1) -> FxTensor:
     if n.overload.startswith("aten.rsub"):
         x, y = y, x
     x, y = both(n, x, y, n.dtype)
@@ -104,24 +103,24 @@ def add(n: FxNode, x: Any, y: Any, alpha: Any = 1) -> Any:
 
 
 @aten("mul.Tensor", "mul.Scalar")
-def mul(n: FxNode, x: Any, y: Any) -> Any:
+def mul(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     x, y = both(n, x, y, at_work(n, x, y))
     return n.cast(n("and" if n.dtype == "i1" else "mul", x, y), n.dtype)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
-def div(n: FxNode, x: Any, y: Any) -> Any:
+def div(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     return n.cast(n("div", *both(n, x, y, at_work(n, x, y))), n.dtype)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide")
-def div_mode(n: FxNode, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
+def div_mode(n: FxNode, x: Operand, y: Operand, *, rounding_mode: str | None = "floor") -> FxTensor:
     if n.dtype in HALVES:
         return in_floats(n, lambda x, y: rounded_quotient(n, x, y, rounding_mode), x, y)
     return rounded_quotient(n, *both(n, x, y, n.dtype), rounding_mode)
 
 
-def rounded_quotient(n: FxNode, x: FxTensor, y: FxTensor, rounding_mode: str | None) -> Any:
+def rounded_quotient(n: FxNode, x: FxTensor, y: FxTensor, rounding_mode: str | None) -> FxTensor:
     if rounding_mode is None or (rounding_mode == "trunc" and not x.is_float):
         return n("div", x, y)
     if rounding_mode == "trunc":
@@ -146,12 +145,12 @@ def rounded_quotient(n: FxNode, x: FxTensor, y: FxTensor, rounding_mode: str | N
 
 
 @aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar")
-def remainder(n: FxNode, x: Any, y: Any) -> Any:
+def remainder(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     return n("mod", *both(n, x, y, n.dtype), fmod=n.overload.startswith("aten.fmod"))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(n: FxNode, x: Any, y: Any) -> Any:
+def power(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     if isinstance(y, (int, float)) and y in (2, 3, 0.5, -0.5, 1):
         x = n.tensor(x, n.dtype)
         if y in (0.5, -0.5) and x.is_float:
@@ -163,7 +162,7 @@ def power(n: FxNode, x: Any, y: Any) -> Any:
 
 
 @aten("maximum", "minimum")
-def extreme(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def extreme(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     x, y = both(n, x, y, n.dtype)
     largest = n.overload.endswith("maximum")
     if n.dtype == "i1":
@@ -172,7 +171,7 @@ def extreme(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
 
 
 @aten("fmax", "fmin")
-def extreme_of_numbers(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def extreme_of_numbers(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     x, y = both(n, x, y, n.dtype)
     largest = n.overload.endswith("fmax")
     if n.dtype == "i1":
@@ -184,14 +183,19 @@ def extreme_of_numbers(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
 
 
 @aten("clamp", "clamp.Tensor", "clamp_min", "clamp_max", "clamp_min.Tensor", "clamp_max.Tensor", "hardtanh")
-def clamp(n: FxNode, x: FxTensor, min: Any = None, max: Any = None) -> Any:
+def clamp(n: FxNode, x: FxTensor, min: Operand | None = None, max: Operand | None = None) -> FxTensor:
     name = n.overload.removeprefix("aten.")
     if name.startswith("clamp_max"):
         min, max = None, min
     elif name == "hardtanh":
         min, max = (-1 if min is None else min), (1 if max is None else max)
     x = n.cast(x, n.dtype)
-    if x.is_float and all(isinstance(v, (int, float)) and not math.isnan(v) for v in (min, max) if v is not None):
+    if (
+        x.is_float
+        and not isinstance(min, FxTensor)
+        and not isinstance(max, FxTensor)
+        and not any(math.isnan(v) for v in (min, max) if v is not None)
+    ):
         if min is not None and max is not None and min > max:
             return n("where", n("is_nan", x), x, n.tensor(max, n.dtype))
         return n("clip", x, low=None if min is None else float(min), high=None if max is None else float(max))
@@ -200,7 +204,7 @@ def clamp(n: FxNode, x: FxTensor, min: Any = None, max: Any = None) -> Any:
 
 
 @aten("addcmul", "addcdiv")
-def add_product(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, *, value: Any = 1) -> Any:
+def add_product(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, *, value: Operand = 1) -> FxTensor:
     operator = "mul" if n.overload.endswith("addcmul") else "div"
     if value == 1:
         x, y, z = (n.cast(v, n.dtype) for v in (x, y, z))
@@ -209,26 +213,26 @@ def add_product(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, *, value: Any 
 
 
 @aten("prims.fma")
-def product_and_sum(n: FxNode, *xs: Any) -> Any:
+def product_and_sum(n: FxNode, *xs: Operand) -> FxTensor:
     """Rounded once or twice, as the processor has it and as PyTorch's own kernels are."""
     x, y, z = (n.tensor(v, n.dtype) for v in xs)
     return n("add", n("mul", x, y), z)
 
 
 @aten("copysign.Tensor", "copysign.Scalar")
-def copysign(n: FxNode, x: FxTensor, y: Any) -> Any:
+def copysign(n: FxNode, x: FxTensor, y: Operand) -> FxTensor:
     x, y = both(n, x, y, n.dtype)
     size = n("abs", x)
     return n("where", signbit(n, y), n("neg", size), size)
 
 
 @aten("ldexp.Tensor")
-def ldexp(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def ldexp(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     return in_floats(n, lambda x, y: n("mul", x, n("exp2", y)), x, y)
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
-def lerp(n: FxNode, x: FxTensor, y: FxTensor, weight: Any) -> Any:
+def lerp(n: FxNode, x: FxTensor, y: FxTensor, weight: Operand) -> FxTensor:
     return n("add", x, n("mul", n("sub", y, x), n.tensor(weight, n.dtype)))
 
 
@@ -237,7 +241,7 @@ LAYOUT = {"f32": (23, 127, "i32"), "f64": (52, 1023, "i64")}
 
 
 @aten("frexp.Tensor")
-def frexp(n: FxNode, x: FxTensor) -> list[Any]:
+def frexp(n: FxNode, x: FxTensor) -> list[FxTensor]:
     """The mantissa in [0.5, 1) and the exponent, out of the bits; numbers too small for these are scaled first."""
     kept, x = x.dtype, n.cast(x, "f64" if x.dtype == "f64" else "f32")
     bits, bias, kind = LAYOUT[x.dtype]
@@ -253,7 +257,7 @@ def frexp(n: FxNode, x: FxTensor) -> list[Any]:
 
 
 @aten("nextafter")
-def nextafter(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def nextafter(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     """The bits of a float, as an integer, count up away from 0."""
     n.need(x.dtype in LAYOUT, f"of {x.dtype}")
     _, _, kind = LAYOUT[x.dtype]
@@ -271,17 +275,17 @@ def nextafter(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
 
 
 @aten("atan2")
-def atan2(n: FxNode, y: FxTensor, x: FxTensor) -> Any:
+def atan2(n: FxNode, y: FxTensor, x: FxTensor) -> FxTensor:
     return functions.atan2(n, n.cast(y, n.dtype), n.cast(x, n.dtype))
 
 
 @aten("hypot")
-def hypot(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def hypot(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     return functions.hypot(n, n.cast(x, n.dtype), n.cast(y, n.dtype))
 
 
 @aten("angle")
-def angle(n: FxNode, x: FxTensor) -> Any:
+def angle(n: FxNode, x: FxTensor) -> FxTensor:
     """Of a real number: pi for those below zero."""
     x = n.cast(x, n.dtype)
     made = n("where", n("less", x, 0.0), n.tensor(math.pi, n.dtype), n.tensor(0, n.dtype))
@@ -292,7 +296,7 @@ def angle(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten(*(f"{name}.{kind}" for name in (*COMPARISONS, "ne") for kind in ("Tensor", "Scalar")))
-def compare(n: FxNode, x: Any, y: Any) -> Any:
+def compare(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     name = n.overload.split(".")[1]
     dtype = n.common(0, 1)
     if dtype == "i1" and name not in ("eq", "ne"):
@@ -302,14 +306,14 @@ def compare(n: FxNode, x: Any, y: Any) -> Any:
 
 
 @aten("isnan", "isinf")
-def is_special(n: FxNode, x: FxTensor) -> Any:
+def is_special(n: FxNode, x: FxTensor) -> FxTensor:
     if not x.is_float:
         return n.full(x.shape, False, "i1")
     return n("is_nan" if n.overload.endswith("isnan") else "is_inf", x)
 
 
 @aten("isposinf", "isneginf")
-def is_infinite(n: FxNode, x: FxTensor) -> Any:
+def is_infinite(n: FxNode, x: FxTensor) -> FxTensor:
     if not x.is_float:
         return n.full(x.shape, False, "i1")
     positive = n.overload.endswith("isposinf")
@@ -317,7 +321,7 @@ def is_infinite(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten("signbit")
-def signbit(n: FxNode, x: FxTensor) -> Any:
+def signbit(n: FxNode, x: FxTensor) -> FxTensor:
     if not x.is_float:
         return n.full(x.shape, False, "i1") if x.dtype[0] == "u" or x.dtype == "i1" else n("less", x, 0)
     size = {"f64": "i64", "f32": "i32", "f16": "i16", "bf16": "i16"}[x.dtype]
@@ -325,17 +329,17 @@ def signbit(n: FxNode, x: FxTensor) -> Any:
 
 
 @aten("logical_and", "logical_or", "logical_xor", "logical_not")
-def logical(n: FxNode, *xs: FxTensor) -> Any:
+def logical(n: FxNode, *xs: FxTensor) -> FxTensor:
     return n(n.overload.removeprefix("aten.logical_"), *[n.cast(x, "i1") for x in xs])
 
 
 @aten(*(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar", "Scalar_Tensor")))
-def bitwise(n: FxNode, x: Any, y: Any) -> Any:
+def bitwise(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     return n(n.overload.split(".")[1].removeprefix("bitwise_"), *both(n, x, y, n.dtype))
 
 
 @aten("bitwise_not")
-def bitwise_not(n: FxNode, x: FxTensor) -> Any:
+def bitwise_not(n: FxNode, x: FxTensor) -> FxTensor:
     return n("not", x)
 
 
@@ -344,13 +348,13 @@ SHIFTS = tuple(f"bitwise_{side}_shift.{kind}" for side in ("left", "right")
 
 
 @aten(*SHIFTS, "__lshift__.Scalar", "__lshift__.Tensor", "__rshift__.Scalar", "__rshift__.Tensor")
-def shift(n: FxNode, x: Any, y: Any) -> Any:
+def shift(n: FxNode, x: Operand, y: Operand) -> FxTensor:
     left = "left" in n.overload or "lshift" in n.overload
     return n("shift_left" if left else "shift_right", *both(n, x, y, n.dtype))
 
 
 @aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def where(n: FxNode, condition: FxTensor, x: Any, y: Any) -> Any:
+def where(n: FxNode, condition: FxTensor, x: Operand, y: Operand) -> FxTensor:
     return n("where", n.cast(condition, "i1"), n.tensor(x, n.dtype), n.tensor(y, n.dtype))
 
 
@@ -359,7 +363,7 @@ def where(n: FxNode, condition: FxTensor, x: Any, y: Any) -> Any:
 
 @aten("clone", "alias", "contiguous", "lift_fresh_copy", "lift", "detach", "_to_copy", "to.dtype", "to.dtype_layout",
       "to.device", "to.other", "type_as", "positive", "conj_physical", "real")  # fmt: skip
-def convert(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
+def convert(n: FxNode, x: FxTensor, *_: object, **__: object) -> FxTensor:
     return n.cast(x, n.dtype)
 
 
@@ -374,7 +378,7 @@ def copy(n: FxNode, x: FxTensor, source: FxTensor, non_blocking: bool = False) -
 
 
 @aten("view.dtype")
-def view_dtype(n: FxNode, x: FxTensor, dtype: torch.dtype) -> Any:
+def view_dtype(n: FxNode, x: FxTensor, dtype: torch.dtype) -> FxTensor:
     n.need(NUMBER_BYTES[dtype_of(dtype)] == NUMBER_BYTES[x.dtype], "the elements change their size")
     return n("bitcast", x, to=dtype_of(dtype))
 
@@ -387,32 +391,32 @@ NUMBER_BYTES = {"f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f
 
 
 @aten("relu", "mish", "hardswish")
-def activation(n: FxNode, x: FxTensor) -> Any:
+def activation(n: FxNode, x: FxTensor) -> FxTensor:
     return n("hard_swish" if n.overload.endswith("hardswish") else n.overload.removeprefix("aten."), x)
 
 
 @aten("relu6")
-def relu6(n: FxNode, x: FxTensor) -> Any:
+def relu6(n: FxNode, x: FxTensor) -> FxTensor:
     return clamp(n, x, 0, 6)
 
 
 @aten("gelu")
-def gelu(n: FxNode, x: FxTensor, *, approximate: str = "none") -> Any:
+def gelu(n: FxNode, x: FxTensor, *, approximate: str = "none") -> FxTensor:
     return n("gelu", x, approximate=approximate)
 
 
 @aten("silu")
-def silu(n: FxNode, x: FxTensor) -> Any:
+def silu(n: FxNode, x: FxTensor) -> FxTensor:
     return n("silu", n.cast(x, n.dtype))
 
 
 @aten("hardsigmoid")
-def hardsigmoid(n: FxNode, x: FxTensor) -> Any:
+def hardsigmoid(n: FxNode, x: FxTensor) -> FxTensor:
     return n("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 @aten("elu")
-def elu(n: FxNode, x: FxTensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def elu(n: FxNode, x: FxTensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> FxTensor:
     if scale == input_scale == 1:
         return n("elu", x, alpha=float(alpha))
     low = n("mul", n("expm1", n("mul", x, float(input_scale))), float(alpha * scale))
@@ -420,29 +424,29 @@ def elu(n: FxNode, x: FxTensor, alpha: float = 1, scale: float = 1, input_scale:
 
 
 @aten("celu")
-def celu(n: FxNode, x: FxTensor, alpha: float = 1.0) -> Any:
+def celu(n: FxNode, x: FxTensor, alpha: float = 1.0) -> FxTensor:
     return n("celu", x, alpha=float(alpha))
 
 
 @aten("selu")
-def selu(n: FxNode, x: FxTensor) -> Any:
+def selu(n: FxNode, x: FxTensor) -> FxTensor:
     return n("selu", x)
 
 
 @aten("leaky_relu")
-def leaky_relu(n: FxNode, x: FxTensor, negative_slope: float = 0.01) -> Any:
+def leaky_relu(n: FxNode, x: FxTensor, negative_slope: float = 0.01) -> FxTensor:
     return n("leaky_relu", x, alpha=float(negative_slope))
 
 
 @aten("prelu", "_prelu_kernel")
-def prelu(n: FxNode, x: FxTensor, slope: FxTensor) -> Any:
+def prelu(n: FxNode, x: FxTensor, slope: FxTensor) -> FxTensor:
     if slope.rank == 1 and x.rank > 1:
         slope = n.reshape(slope, (slope.shape[0], *[1] * (x.rank - 2)))
     return n("prelu", x, slope)
 
 
 @aten("softplus")
-def softplus(n: FxNode, x: FxTensor, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(n: FxNode, x: FxTensor, beta: float = 1, threshold: float = 20) -> FxTensor:
     scaled = x if beta == 1 else n("mul", x, float(beta))
     made = n("softplus", scaled)
     made = made if beta == 1 else n("div", made, float(beta))
@@ -450,7 +454,7 @@ def softplus(n: FxNode, x: FxTensor, beta: float = 1, threshold: float = 20) -> 
 
 
 @aten("hardshrink", "softshrink")
-def shrink(n: FxNode, x: FxTensor, lambd: float = 0.5) -> Any:
+def shrink(n: FxNode, x: FxTensor, lambd: float = 0.5) -> FxTensor:
     soft = n.overload.endswith("softshrink")
     inside = n("and", n("less_equal", x, float(lambd)), n("greater_equal", x, -float(lambd)))
     if not soft:
@@ -459,18 +463,18 @@ def shrink(n: FxNode, x: FxTensor, lambd: float = 0.5) -> Any:
 
 
 @aten("threshold")
-def threshold(n: FxNode, x: FxTensor, threshold: float, value: float) -> Any:
+def threshold(n: FxNode, x: FxTensor, threshold: float, value: float) -> FxTensor:
     return n("where", n("less_equal", x, n.tensor(threshold, x.dtype)), n.tensor(value, x.dtype), x)
 
 
 @aten("log_sigmoid", "log_sigmoid_forward")
-def log_sigmoid(n: FxNode, x: FxTensor) -> Any:
+def log_sigmoid(n: FxNode, x: FxTensor) -> FxTensor | list[FxTensor]:
     made = n("neg", n("softplus", n("neg", x)))
     return [made, n.full((0,), 0, x.dtype)] if n.overload.endswith("forward") else made
 
 
 @aten("glu")
-def glu(n: FxNode, x: FxTensor, dim: int = -1) -> Any:
+def glu(n: FxNode, x: FxTensor, dim: int = -1) -> FxTensor:
     axis = x.axis(dim)
     half = x.shape[axis] // 2
     return n("mul", n.slice(x, axis, 0, half), n("sigmoid", n.slice(x, axis, half, half)))

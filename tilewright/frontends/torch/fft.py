@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from .registry import on_host
 
 
-def scaled(x: np.ndarray, sizes: Sequence[int], normalization: int) -> Any:
+def scaled(x: np.ndarray, sizes: Sequence[int], normalization: int) -> np.ndarray:
     """PyTorch's kinds of normalization: 0 is none, 1 the root of the number of elements, 2 that number."""
     count = math.prod(sizes)
     return x if normalization == 0 else x * (count**-0.5 if normalization == 1 else 1 / count)
 
 
 @on_host("_fft_c2c")
-def complex_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, forward: bool) -> Any:
+def complex_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, forward: bool) -> np.ndarray:
     import scipy.fft
 
     if not dim:
@@ -28,7 +27,7 @@ def complex_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, fo
 
 
 @on_host("_fft_r2c")
-def real_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
+def real_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, onesided: bool) -> np.ndarray:
     """Of the last one of `dim` half of the frequencies, if that is wanted."""
     import scipy.fft
 
@@ -37,7 +36,7 @@ def real_to_complex(x: np.ndarray, dim: Sequence[int], normalization: int, onesi
 
 
 @on_host("_fft_c2r")
-def complex_to_real(x: np.ndarray, dim: Sequence[int], normalization: int, last_dim_size: int) -> Any:
+def complex_to_real(x: np.ndarray, dim: Sequence[int], normalization: int, last_dim_size: int) -> np.ndarray:
     """`last_dim_size` real numbers along the last one of `dim`."""
     import scipy.fft
 

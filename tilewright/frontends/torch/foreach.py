@@ -36,7 +36,7 @@ def foreach_decompositions() -> dict[Any, Callable[..., Any]]:
 def _each(one: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A function of tensors and numbers as one of lists, and of what is the same for all elements of them."""
 
-    def run(*args: Any, **named: Any) -> list[Any]:
+    def run(*args: object, **named: object) -> list[Any]:
         count = next(len(a) for a in args if isinstance(a, (list, tuple)))
 
         def at(x: Any, i: int) -> Any:

@@ -47,7 +47,7 @@ class Real:
         array = np.asarray(other, np.float64)
         return Real(self.n, self.n.constant(array)) if array.ndim else float(array)
 
-    def call(self, operator: str, *others: Any) -> Real:
+    def call(self, operator: str, *others: object) -> Real:
         return Real(self.n, None, operator, (self, *map(self.lift, others)))
 
     @property
@@ -171,7 +171,7 @@ class Real:
         made: Any = float(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             made = self * made + float(c)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def total(self, body: Callable[[Real], Real], weights: np.ndarray) -> Real:
         """The sum over k of weights[k] body(x)[..., k], where body gets x with one more dimension of size 1."""

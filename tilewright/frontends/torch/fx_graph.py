@@ -108,7 +108,10 @@ class FxGraph:
     tensors that are built in, by the number of their placeholder."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, sizes: Mapping[Any, Any], frozen: Mapping[int, torch.Tensor] | None = None
+        self,
+        module: torch.fx.GraphModule,
+        sizes: Mapping[sympy.Symbol, int | sympy.Expr],
+        frozen: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         self.module, self.sizes = module, sizes
         self.placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -153,7 +156,7 @@ class FxGraph:
     def layout(self) -> GraphSignature:
         return GraphSignature(self.inputs, self.outputs, self.results)
 
-    def at(self, sizes: Mapping[Any, Any]) -> GraphSignature:
+    def at(self, sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> GraphSignature:
         """The layout for some sizes, of a graph whose sizes are open."""
 
         number = numbers_at(sizes)
@@ -173,7 +176,7 @@ class FxGraph:
         """The level-2 graph, None if it computes nothing; and the importer. UnsupportedError lists all operators that
         cannot be imported, unless the importer puts up with them."""
         types = [(name, form.memory_type()) for name, (_, form) in zip(self._names, self.inputs, strict=True)]
-        numbers: dict[Any, Any] = {
+        numbers: dict[sympy.Symbol, sympy.Expr] = {
             s: v if is_open(v) else int(v) if sympy.sympify(v).is_Integer else float(v) for s, v in self.sizes.items()
         }
         walk = importer(types, self.known, numbers)

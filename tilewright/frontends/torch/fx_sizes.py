@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -17,6 +17,9 @@ from ...support.errors import UnsupportedError
 from ...support.sizes import Dim, is_open
 from .symbols import ENDLESS, NoFormula, holds, size_of
 
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
 #: the range of a symbol that PyTorch knows no end of ends at this or beyond
 AT_LEAST = 1024
 #: from the begin of a range on, so many sizes are asked for one that a graph can be called with
@@ -26,7 +29,7 @@ _SEVERAL = 4
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def number_of(value: object, sizes: Mapping[Any, Any]) -> Any:
+def number_of(value: object, sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> Any:
     """A number, or a symbolic one under these sizes, which may be open ones; what is no number as it is.
 
     UnsupportedError if a size is missing; where sizes are open NoFormula, and Undecided for a condition of them.
@@ -47,9 +50,9 @@ def number_of(value: object, sizes: Mapping[Any, Any]) -> Any:
     return bool(found) if isinstance(value, torch.SymBool) else value.node.pytype(found)
 
 
-def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
+def numbers_at(sizes: Mapping[sympy.Symbol, int | sympy.Expr]) -> Callable[[object], Any]:
     """`number_of` under sizes that are known, each formula once."""
-    known: dict[Any, Any] = {}
+    known: dict[object, Any] = {}
 
     def number(value: object) -> Any:
         if not isinstance(value, _SYMBOLIC):
@@ -62,7 +65,7 @@ def numbers_at(sizes: Mapping[Any, Any]) -> Callable[[Any], Any]:
     return number
 
 
-def symbols_of(module: torch.fx.GraphModule) -> dict[Any, tuple[int, int | None]]:
+def symbols_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, tuple[int, int | None]]:
     """Where the symbols of a graph are found in its arguments: the number of the argument, and of its dimension, None
     where the argument itself is the number. UnsupportedError for a symbol that is in none of them."""
     places, needed = {s: place for s, (place, _) in _places(module).items()}, _needed(module)
@@ -94,9 +97,9 @@ def give_symbols(whole: torch.fx.GraphModule, names: Iterable[str]) -> None:
     whole.recompile()
 
 
-def _places(module: torch.fx.GraphModule) -> dict[Any, tuple[tuple[int, int | None], Any]]:
+def _places(module: torch.fx.GraphModule) -> dict[sympy.Symbol, tuple[tuple[int, int | None], Any]]:
     """Where symbols are found in the arguments of a graph, and what PyTorch has there."""
-    found: dict[Any, tuple[tuple[int, int | None], Any]] = {}
+    found: dict[sympy.Symbol, tuple[tuple[int, int | None], Any]] = {}
     for i, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
         value = node.meta.get("val")
         dims: Sequence[tuple[int | None, Any]] = [(None, value)]
@@ -106,14 +109,14 @@ def _places(module: torch.fx.GraphModule) -> dict[Any, tuple[tuple[int, int | No
     return found
 
 
-def _needed(module: torch.fx.GraphModule) -> set[Any]:
+def _needed(module: torch.fx.GraphModule) -> set[sympy.Symbol]:
     """The symbols of a graph, but for those that data decide."""
     arguments = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder" and n.users]
     strides = [d for v in arguments if isinstance(v, torch.Tensor) for d in v.stride()]
     return {s for d in (*_numbers(module), *strides) for s in _symbols(d) if not _unbacked(s)}
 
 
-def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
+def _numbers(module: torch.fx.GraphModule) -> Iterator[sympy.Expr]:
     """The extents of all tensors, and all numbers, but for tensors among the arguments that are not read."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
@@ -123,22 +126,22 @@ def _numbers(module: torch.fx.GraphModule) -> Iterator[Any]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
 
 
-def _symbols(d: Any) -> Sequence[Any]:
+def _symbols(d: object) -> Sequence[sympy.Symbol]:
     return list(d.node.expr.free_symbols) if isinstance(d, _SYMBOLIC) else ()
 
 
-def _unbacked(symbol: Any) -> bool:
+def _unbacked(symbol: sympy.Symbol) -> bool:
     return bool(free_unbacked_symbols(symbol))
 
 
-def _environment(module: torch.fx.GraphModule) -> Any:
+def _environment(module: torch.fx.GraphModule) -> ShapeEnv | None:
     """PyTorch's record of symbols, None if there are none."""
     return next((d.node.shape_env for d in _numbers(module) if isinstance(d, _SYMBOLIC)), None)
 
 
-def hints_of(module: torch.fx.GraphModule) -> dict[Any, Any]:
+def hints_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, int]:
     """The values of the symbols of a graph when it was traced, where that is known."""
-    found: dict[Any, Any] = {}
+    found: dict[sympy.Symbol, int] = {}
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for d in value.shape if isinstance(value, torch.Tensor) else [value]:
@@ -179,7 +182,7 @@ class Range:
         return Range(max(self.low, other.low), min(ends, default=None), math.lcm(self.divisor, other.divisor))
 
 
-def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
+def ranges_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, Range]:
     """The symbols that a graph computes with, by name; UnsupportedError if one of them is no integer.
 
     Conditions under which the graph is called say more than PyTorch's ranges: ``(s - 1)//2 != 0`` that s is not 2,
@@ -190,20 +193,20 @@ def ranges_of(module: torch.fx.GraphModule) -> dict[Any, Range]:
     return {s: _range(s, env, [g for g in guards if g.free_symbols == {s}]) for s in sorted(needed, key=str)}
 
 
-def _guards(env: Any) -> list[Any]:
+def _guards(env: ShapeEnv | None) -> list[sympy.Expr]:
     """The conditions under which a graph is called."""
     return [] if env is None else list(dict.fromkeys(env.replace(g.expr) for g in env.guards))
 
 
-def relations_of(module: torch.fx.GraphModule) -> dict[Any, tuple[Any, int | None]]:
+def relations_of(module: torch.fx.GraphModule) -> dict[sympy.Symbol, tuple[sympy.Expr, int | None]]:
     """Symbols that the conditions of a graph relate to others: ``s: (formula, None)`` if s is the formula of others,
     ``s: (t, least)`` if it is another symbol and at least so much more. No symbol is related to itself, over others
     neither."""
     guards = _guards(_environment(module))
     apart = {frozenset(g.free_symbols) for g in guards if isinstance(g, sympy.Ne) and all(a.is_Symbol for a in g.args)}
-    found: dict[Any, tuple[Any, int | None]] = {}
+    found: dict[sympy.Symbol, tuple[sympy.Expr, int | None]] = {}
 
-    def relate(symbol: Any, formula: Any, least: int | None) -> None:
+    def relate(symbol: sympy.Symbol, formula: sympy.Expr, least: int | None) -> None:
         behind, todo = set(), set(formula.free_symbols)
         while todo:
             behind.add(s := todo.pop())
@@ -223,7 +226,7 @@ def relations_of(module: torch.fx.GraphModule) -> dict[Any, tuple[Any, int | Non
     return found
 
 
-def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
+def _computed(module: torch.fx.GraphModule) -> Iterator[sympy.Expr]:
     """The numbers of a graph but for arguments that are not read, such as the strides of others."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
@@ -233,7 +236,7 @@ def _computed(module: torch.fx.GraphModule) -> Iterator[Any]:
             yield from v.shape if isinstance(v, torch.Tensor) else [v]
 
 
-def _range(symbol: Any, env: Any, guards: Sequence[Any]) -> Range:
+def _range(symbol: sympy.Symbol, env: Any, guards: Sequence[sympy.Expr]) -> Range:
     if not symbol.is_integer:
         raise UnsupportedError(f"{symbol} is a number of floats, of which there is no range", stage="import")
     bounds = env.bound_sympy(symbol)
@@ -244,7 +247,7 @@ def _range(symbol: Any, env: Any, guards: Sequence[Any]) -> Range:
     return Range(fitting[0] if fitting else low, high, max(divisor, 1))
 
 
-def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
+def _may_be(symbol: sympy.Symbol, number: int, guards: Sequence[sympy.Expr]) -> bool:
     """Whether no condition rules out that a symbol is this number."""
     try:
         return not any(g.xreplace({symbol: sympy.Integer(number)}) == sympy.false for g in guards)
@@ -255,10 +258,12 @@ def _may_be(symbol: Any, number: int, guards: Sequence[Any]) -> bool:
 # ---- symbols that are equal ------------------------------------------------------------------------------------------
 
 
-def places_alike(module: torch.fx.GraphModule, sizes: Mapping[Any, Any], equal: Mapping[Any, int]) -> list[list[Any]]:
+def places_alike(
+    module: torch.fx.GraphModule, sizes: Mapping[sympy.Symbol, int | sympy.Expr], equal: Mapping[sympy.Symbol, int]
+) -> list[list[sympy.Symbol]]:
     """Symbols that are the same dimension of arguments with one shape under these sizes: the lengths of the keys and
     values of a cache. `equal` has the symbols in question, and those that may be one have one number."""
-    number, found = numbers_at(sizes), dict[Any, list[Any]]()
+    number, found = numbers_at(sizes), dict[Any, list[sympy.Symbol]]()
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
@@ -270,15 +275,15 @@ def places_alike(module: torch.fx.GraphModule, sizes: Mapping[Any, Any], equal: 
     return list(found.values())
 
 
-def tied(groups: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+def tied(groups: Iterable[Sequence[sympy.Symbol]]) -> dict[sympy.Symbol, sympy.Symbol]:
     """For symbols of which groups are equal, all but one, the one that each of them equals.
 
     >>> tied([["a", "b"], ["c"], ["d", "b"]])
     {'b': 'a', 'd': 'a'}
     """
-    leaders: dict[Any, Any] = {}
+    leaders: dict[sympy.Symbol, sympy.Symbol] = {}
 
-    def leader(symbol: Any) -> Any:
+    def leader(symbol: sympy.Symbol) -> sympy.Symbol:
         while symbol in leaders:
             symbol = leaders[symbol]
         return symbol

@@ -65,7 +65,7 @@ def flat(n: FxNode, x: FxTensor) -> FxTensor:
 
 
 @aten("histc")
-def histc(n: FxNode, x: FxTensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+def histc(n: FxNode, x: FxTensor, bins: int = 100, min: float = 0, max: float = 0) -> FxTensor:
     """By the place of each element between the ends, where `histogram` compares with every edge."""
     low, high = limits(n, x, (min, max) if min != max else None)
     if min == max != 0:
@@ -80,8 +80,8 @@ def histc(n: FxNode, x: FxTensor, bins: int = 100, min: float = 0, max: float = 
 
 
 @aten("histogram.bin_ct", "histogram.bins_tensor")
-def histogram(n: FxNode, x: FxTensor, bins: Any, *, range: Sequence[float] | None = None,
-              weight: FxTensor | None = None, density: bool = False) -> list[Any]:  # fmt: skip
+def histogram(n: FxNode, x: FxTensor, bins: FxTensor | int, *, range: Sequence[float] | None = None,
+              weight: FxTensor | None = None, density: bool = False) -> list[FxTensor]:  # fmt: skip
     edges = bins if isinstance(bins, FxTensor) else edges_between(n, *limits(n, x, range), bins)
     made = counted(n, inside(n, flat(n, x), edges), None if weight is None else flat(n, weight))
     if density:
@@ -93,7 +93,7 @@ def histogram(n: FxNode, x: FxTensor, bins: Any, *, range: Sequence[float] | Non
 
 @aten("_histogramdd_bin_edges")
 def edges_of_all(n: FxNode, x: FxTensor, bins: Sequence[int], *, range: Sequence[float] | None = None,
-                 weight: Any = None, density: bool = False) -> list[FxTensor]:  # fmt: skip
+                 weight: object = None, density: bool = False) -> list[FxTensor]:  # fmt: skip
     columns = _columns(n, x)
     given = [None if range is None else range[2 * i : 2 * i + 2] for i, _ in enumerate(columns)]
     return [edges_between(n, *limits(n, c, g), b) for c, g, b in zip(columns, given, bins, strict=True)]
@@ -101,7 +101,7 @@ def edges_of_all(n: FxNode, x: FxTensor, bins: Sequence[int], *, range: Sequence
 
 @aten("_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
 def histogram_of_all(n: FxNode, x: FxTensor, bins: Sequence[Any], *, range: Sequence[float] | None = None,
-                     weight: FxTensor | None = None, density: bool = False) -> Any:  # fmt: skip
+                     weight: FxTensor | None = None, density: bool = False) -> FxTensor:  # fmt: skip
     """A dimension for each column; a row counts where all of its columns do."""
     edges = list(bins) if isinstance(bins[0], FxTensor) else edges_of_all(n, x, bins, range=range)
     mask = None

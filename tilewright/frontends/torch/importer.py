@@ -131,7 +131,7 @@ class TorchImporter:
             return found  # the graph of a branch or of a loop
         return self._constant(arrays.view(found), "constant")
 
-    def _constant(self, array: Any, name: str) -> Any:
+    def _constant(self, array: np.ndarray, name: str) -> Any:
         if not isinstance(array, np.ndarray):
             return array  # a number or None
         return FxTensor(self.make.constant(fixed(array, name), name), from_array(array))
@@ -264,7 +264,7 @@ class TorchImporter:
             return Type((*shape, 2), COMPLEX[value.dtype])
         return Type(shape, dtype_of(value.dtype))
 
-    def size(self, d: Any) -> int:
+    def size(self, d: int | torch.SymInt) -> int:
         """A dimension as a number or a size."""
         return d if isinstance(d, int) else size_of(formula_of(d), self.sizes)
 
@@ -281,7 +281,7 @@ class TorchImporter:
         return out if several else out[0]
 
 
-def _computed(x: Any) -> bool:
+def _computed(x: object) -> bool:
     """Whether one of the arguments is a number that is known at run time only."""
     return any(map(_computed, x)) if isinstance(x, list) else isinstance(x, Size | RunTimeNumber)
 
@@ -297,7 +297,9 @@ def key_of(node: torch.fx.Node, name: str) -> str:
 
 def _by_mask(node: torch.fx.Node) -> bool:
     """Whether a node takes what masks choose: the size of its result depends on data."""
-    values = [i.meta.get("val") for i in node.args[1] if isinstance(i, torch.fx.Node)]  # type: ignore[union-attr]
+    indices = node.args[1]
+    assert isinstance(indices, (list, tuple))
+    values = [i.meta.get("val") for i in indices if isinstance(i, torch.fx.Node)]
     return any(isinstance(v, torch.Tensor) and v.dtype in (torch.bool, torch.uint8) for v in values)
 
 
@@ -307,7 +309,7 @@ def host_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     return find_on_host(name.removeprefix("complex."))
 
 
-def _has_failed(x: Any) -> bool:
+def _has_failed(x: object) -> bool:
     return any(map(_has_failed, x)) if isinstance(x, list) else x is FAILED
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from ...ir.types import NUMPY
-from .node import FxNode, FxTensor, broadcast
+from .node import FxNode, FxTensor, Operand, broadcast
 from .registry import aten
 
 
@@ -20,12 +19,12 @@ def positions(n: FxNode, x: FxTensor) -> FxTensor:
 
 
 @aten("embedding")
-def embedding(n: FxNode, weight: FxTensor, indices: FxTensor, *_: object, **__: Any) -> Any:
+def embedding(n: FxNode, weight: FxTensor, indices: FxTensor, *_: object, **__: object) -> FxTensor:
     return n("gather", weight, positions(n, indices), axis=0)
 
 
 @aten("index_select")
-def index_select(n: FxNode, x: FxTensor, dim: int, index: FxTensor) -> Any:
+def index_select(n: FxNode, x: FxTensor, dim: int, index: FxTensor) -> FxTensor:
     if not x.rank:
         return n.reshape(x, n.shape)
     if not math.prod(n.shape):
@@ -34,7 +33,7 @@ def index_select(n: FxNode, x: FxTensor, dim: int, index: FxTensor) -> Any:
 
 
 @aten("gather")
-def gather(n: FxNode, x: FxTensor, dim: int, index: FxTensor, *, sparse_grad: bool = False) -> Any:
+def gather(n: FxNode, x: FxTensor, dim: int, index: FxTensor, *, sparse_grad: bool = False) -> FxTensor:
     if not math.prod(index.shape):
         return n.full(n.shape, 0, x.dtype)
     if not x.rank:
@@ -45,7 +44,7 @@ def gather(n: FxNode, x: FxTensor, dim: int, index: FxTensor, *, sparse_grad: bo
 
 
 @aten("take")
-def take(n: FxNode, x: FxTensor, index: FxTensor) -> Any:
+def take(n: FxNode, x: FxTensor, index: FxTensor) -> FxTensor:
     if not math.prod(n.shape):
         return n.full(n.shape, 0, x.dtype)
     return n("gather", n.reshape(x, (math.prod(x.shape),)), positions(n, index), axis=0)
@@ -68,7 +67,9 @@ def _everything(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> b
     if len(indices) != x.rank or any(i is None for i in indices):
         return False
     rank, last = max(i.rank for i in indices if i is not None), -1
-    for axis, (i, made) in enumerate(zip(indices, n.node.args[1], strict=True)):  # type: ignore[arg-type]
+    nodes = n.node.args[1]
+    assert isinstance(nodes, (list, tuple))
+    for axis, (i, made) in enumerate(zip(indices, nodes, strict=True)):
         assert i is not None
         wide = [rank - i.rank + k for k, d in enumerate(i.shape) if d != 1]
         if len(wide) != 1 or wide[0] <= last or math.prod(i.shape) != x.shape[axis] or not _counts(made):
@@ -77,7 +78,7 @@ def _everything(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> b
     return True
 
 
-def _counts(node: Any) -> bool:
+def _counts(node: object) -> bool:
     """Whether a node gives 0, 1, 2 ... under some shape."""
     while isinstance(node, torch.fx.Node):
         name = str(node.target).removeprefix("aten.").removesuffix(".default")
@@ -91,7 +92,7 @@ def _counts(node: Any) -> bool:
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def index(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> Any:
+def index(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> FxTensor:
     given = [i for i in indices if i is not None]
     if len(given) == 1 and given[0].dtype != "i1" and x.rank and math.prod(n.shape):
         return n("gather", x, positions(n, given[0]), axis=list(indices).index(given[0]))
@@ -112,7 +113,7 @@ def index(n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None]) -> Any:
 @aten("index_put", "_unsafe_index_put")
 def index_put(
     n: FxNode, x: FxTensor, indices: Sequence[FxTensor | None], values: FxTensor, accumulate: bool = False
-) -> Any:
+) -> FxTensor:
     given = [i for i in indices if i is not None]
     values = n.cast(values, x.dtype)
     if len(given) == 1 and given[0].dtype == "i1":  # one number wherever the mask holds
@@ -136,7 +137,7 @@ def index_put(
     return n.transpose(made, [order.index(i) for i in range(x.rank)])
 
 
-def _put_rows(n: FxNode, x: FxTensor, mask: FxTensor, values: FxTensor) -> Any:
+def _put_rows(n: FxNode, x: FxTensor, mask: FxTensor, values: FxTensor) -> FxTensor:
     """x with the rows that a mask of its first dimensions chooses replaced: by `values` in order, or all by one."""
     if mask.rank == x.rank:
         return masked_scatter(n, x, mask, values)
@@ -167,8 +168,8 @@ SCATTERS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "a
 
 
 @aten("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add", "scatter_reduce.two")
-def scatter(n: FxNode, x: FxTensor, dim: int, index: FxTensor, src: Any = None, reduce: str | None = None, *,
-            value: object = None, include_self: bool = True) -> Any:  # fmt: skip
+def scatter(n: FxNode, x: FxTensor, dim: int, index: FxTensor, src: Operand | None = None, reduce: str | None = None, *,
+            value: float | None = None, include_self: bool = True) -> FxTensor:  # fmt: skip
     if n.overload.endswith("scatter_add"):
         reduce = "sum"
     src = value if src is None else src
@@ -182,6 +183,7 @@ def scatter(n: FxNode, x: FxTensor, dim: int, index: FxTensor, src: Any = None, 
         for axis, size in enumerate(index.shape):
             src = n.slice(src, axis, 0, size)
     else:
+        assert src is not None
         src = n.full(index.shape, src, x.dtype)
     kept, x = x.dtype, n.cast(x, "ui8") if x.dtype == "i1" else x
     made = reduced(n, x, positions(n, index), n.cast(src, x.dtype), x.axis(dim), reduce, include_self)
@@ -212,7 +214,7 @@ def reduced(
     return floor_divided(n, made, n.cast(count, made.dtype))
 
 
-def neutral(dtype: str, combine: str) -> Any:
+def neutral(dtype: str, combine: str) -> float:
     """What changes nothing when it is added, multiplied, or looked at for the largest or smallest."""
     if combine in ("add", "mul", "none"):
         return int(combine == "mul")
@@ -234,7 +236,7 @@ def floor_divided(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
 
 
 @aten("index_add", "index_copy")
-def index_add(n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTensor, *, alpha: Any = 1) -> Any:
+def index_add(n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTensor, *, alpha: Operand = 1) -> FxTensor:
     if not math.prod(index.shape) or not math.prod(x.shape):
         return x
     if not x.rank:
@@ -251,7 +253,7 @@ def index_add(n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTenso
 
 
 @aten("put")
-def put(n: FxNode, x: FxTensor, index: FxTensor, source: FxTensor, accumulate: bool = False) -> Any:
+def put(n: FxNode, x: FxTensor, index: FxTensor, source: FxTensor, accumulate: bool = False) -> FxTensor:
     size = math.prod(index.shape)
     if not size:
         return x
@@ -264,7 +266,7 @@ def put(n: FxNode, x: FxTensor, index: FxTensor, source: FxTensor, accumulate: b
 @aten("index_reduce")
 def index_reduce(
     n: FxNode, x: FxTensor, dim: int, index: FxTensor, source: FxTensor, reduce: str, *, include_self: bool = True
-) -> Any:
+) -> FxTensor:
     if not x.rank or not source.rank:
         one = n.reshape(x, (1,)) if not x.rank else x
         index, source = n.reshape(index, (math.prod(index.shape),)), n.reshape(source, (math.prod(source.shape),))
@@ -278,12 +280,12 @@ def index_reduce(
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(n: FxNode, x: FxTensor, mask: FxTensor, value: Any) -> Any:
+def masked_fill(n: FxNode, x: FxTensor, mask: FxTensor, value: Operand) -> FxTensor:
     return n("where", mask, n.tensor(value, x.dtype), x)
 
 
 @aten("masked_scatter")
-def masked_scatter(n: FxNode, x: FxTensor, mask: FxTensor, source: FxTensor) -> Any:
+def masked_scatter(n: FxNode, x: FxTensor, mask: FxTensor, source: FxTensor) -> FxTensor:
     """The elements of `source` in order, where the mask holds."""
     size = math.prod(x.shape)
     if not size or not math.prod(source.shape):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...support.errors import InputError
 from .registry import on_host
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def lapack(name: str, *arrays: np.ndarray) -> Callable[..., Any]:
@@ -17,10 +20,10 @@ def lapack(name: str, *arrays: np.ndarray) -> Callable[..., Any]:
     import scipy.linalg
 
     (found,) = scipy.linalg.get_lapack_funcs((name,), arrays)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def over_batch(f: Callable[..., Sequence[Any]], *arrays: np.ndarray, ranks: Sequence[int]) -> list[np.ndarray]:
+def over_batch(f: Callable[..., Sequence[np.ndarray]], *arrays: np.ndarray, ranks: Sequence[int]) -> list[np.ndarray]:
     """The results of f for every element of a batch: `ranks` are the dimensions that f takes of each array."""
     batch = np.broadcast_shapes(*[a.shape[: a.ndim - r] for a, r in zip(arrays, ranks, strict=True)])
     cores = [a.shape[a.ndim - r :] for a, r in zip(arrays, ranks, strict=True)]
@@ -43,7 +46,7 @@ def none(x: np.ndarray) -> np.ndarray:
 
 
 @on_host("higher_order.with_effects(aten._linalg_check_errors)")
-def check_errors(token: Any, called: Any, info: np.ndarray, name: str, *, is_matrix: bool) -> list[Any]:
+def check_errors(token: object, called: object, info: np.ndarray, name: str, *, is_matrix: bool) -> list[Any]:
     """InputError if LAPACK says that it could not compute a result."""
     if np.any(info):
         at = int(np.flatnonzero(np.atleast_1d(info))[0])
@@ -59,19 +62,21 @@ def check_errors(token: Any, called: Any, info: np.ndarray, name: str, *, is_mat
 
 
 @on_host("_linalg_svd")
-def svd(x: np.ndarray, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None) -> list[Any]:
+def svd(
+    x: np.ndarray, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> list[np.ndarray]:
     if compute_uv:
         return list(np.linalg.svd(x, full_matrices))
     return [none(x), np.linalg.svd(x, compute_uv=False), none(x)]
 
 
 @on_host("_linalg_eigh")
-def eigh(x: np.ndarray, uplo: Any = "L", compute_v: bool = True) -> list[Any]:
+def eigh(x: np.ndarray, uplo: Any = "L", compute_v: bool = True) -> list[np.ndarray]:
     return list(np.linalg.eigh(x, uplo)) if compute_v else [np.linalg.eigvalsh(x, uplo), none(x)]
 
 
 @on_host("linalg_eig")
-def eig(x: np.ndarray) -> list[Any]:
+def eig(x: np.ndarray) -> list[np.ndarray]:
     return list(np.linalg.eig(x))
 
 
@@ -81,7 +86,9 @@ def eigvals(x: np.ndarray) -> np.ndarray:
 
 
 @on_host("linalg_pinv.atol_rtol_tensor")
-def pinv(x: np.ndarray, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> np.ndarray:
+def pinv(
+    x: np.ndarray, *, atol: npt.ArrayLike | None = None, rtol: npt.ArrayLike | None = None, hermitian: bool = False
+) -> np.ndarray:
     """Singular values up to atol, or rtol times the largest one, count as 0."""
     if not x.size:
         return np.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
@@ -105,8 +112,8 @@ def qr(x: np.ndarray, mode: Any = "reduced") -> list[Any]:
 
 
 @on_host("geqrf")
-def geqrf(x: np.ndarray) -> list[Any]:
-    def one(a: np.ndarray) -> Sequence[Any]:
+def geqrf(x: np.ndarray) -> list[np.ndarray]:
+    def one(a: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size:
             return a, np.zeros(min(a.shape), a.dtype)
         found, tau, _, _ = lapack("geqrf", a)(a)
@@ -117,7 +124,7 @@ def geqrf(x: np.ndarray) -> list[Any]:
 
 @on_host("linalg_householder_product")
 def householder_product(x: np.ndarray, tau: np.ndarray) -> np.ndarray:
-    def one(a: np.ndarray, t: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, t: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size or not t.size:
             return (np.eye(*a.shape, dtype=a.dtype),)
         name = "ungqr" if np.iscomplexobj(a) else "orgqr"
@@ -128,7 +135,7 @@ def householder_product(x: np.ndarray, tau: np.ndarray) -> np.ndarray:
 
 @on_host("ormqr")
 def ormqr(x: np.ndarray, tau: np.ndarray, other: np.ndarray, left: bool = True, transpose: bool = False) -> np.ndarray:
-    def one(a: np.ndarray, t: np.ndarray, c: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, t: np.ndarray, c: np.ndarray) -> Sequence[np.ndarray]:
         if not c.size or not t.size:
             return (c,)
         name, turn = ("unmqr", "C") if np.iscomplexobj(a) else ("ormqr", "T")
@@ -138,8 +145,8 @@ def ormqr(x: np.ndarray, tau: np.ndarray, other: np.ndarray, left: bool = True, 
 
 
 @on_host("linalg_cholesky_ex")
-def cholesky_ex(x: np.ndarray, *, upper: bool = False, check_errors: bool = False) -> list[Any]:
-    def one(a: np.ndarray) -> Sequence[Any]:
+def cholesky_ex(x: np.ndarray, *, upper: bool = False, check_errors: bool = False) -> list[np.ndarray]:
+    def one(a: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size:
             return a, np.array(0, np.int32)
         found, info = lapack("potrf", a)(a, lower=not upper, clean=True)
@@ -164,15 +171,15 @@ def cholesky_inverse(x: np.ndarray, upper: bool = False) -> np.ndarray:
 
 @on_host("cholesky_solve")
 def cholesky_solve(b: np.ndarray, x: np.ndarray, upper: bool = False) -> np.ndarray:
-    def one(a: np.ndarray, c: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, c: np.ndarray) -> Sequence[np.ndarray]:
         return (lapack("potrs", a)(a, c, lower=not upper)[0],) if a.size and c.size else (c,)
 
     return over_batch(one, x, b, ranks=[2, 2])[0]
 
 
 @on_host("linalg_ldl_factor_ex")
-def ldl_factor_ex(x: np.ndarray, *, hermitian: bool = False, check_errors: bool = False) -> list[Any]:
-    def one(a: np.ndarray) -> Sequence[Any]:
+def ldl_factor_ex(x: np.ndarray, *, hermitian: bool = False, check_errors: bool = False) -> list[np.ndarray]:
+    def one(a: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size:
             return a, np.zeros(len(a), np.int32), np.array(0, np.int32)
         name = "hetrf" if hermitian and np.iscomplexobj(a) else "sytrf"
@@ -184,7 +191,7 @@ def ldl_factor_ex(x: np.ndarray, *, hermitian: bool = False, check_errors: bool 
 
 @on_host("linalg_ldl_solve")
 def ldl_solve(x: np.ndarray, pivots: np.ndarray, b: np.ndarray, *, hermitian: bool = False) -> np.ndarray:
-    def one(a: np.ndarray, p: np.ndarray, c: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, p: np.ndarray, c: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size or not c.size:
             return (c,)
         return (_ldl_solve(a, p, c, hermitian),)
@@ -223,11 +230,11 @@ def _ldl_solve(a: np.ndarray, pivots: np.ndarray, c: np.ndarray, hermitian: bool
 
 
 @on_host("linalg_lu_factor_ex")
-def lu_factor_ex(x: np.ndarray, *, pivot: bool = True, check_errors: bool = False) -> list[Any]:
+def lu_factor_ex(x: np.ndarray, *, pivot: bool = True, check_errors: bool = False) -> list[np.ndarray]:
     if not pivot:
         raise ValueError("without pivots")
 
-    def one(a: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray) -> Sequence[np.ndarray]:
         if not a.size:
             return a, np.zeros(min(a.shape), np.int32), np.array(0, np.int32)
         found, pivots, info = lapack("getrf", a)(a)
@@ -237,7 +244,9 @@ def lu_factor_ex(x: np.ndarray, *, pivot: bool = True, check_errors: bool = Fals
 
 
 @on_host("lu_unpack")
-def lu_unpack(lu: np.ndarray, pivots: np.ndarray, unpack_data: bool = True, unpack_pivots: bool = True) -> list[Any]:
+def lu_unpack(
+    lu: np.ndarray, pivots: np.ndarray, unpack_data: bool = True, unpack_pivots: bool = True
+) -> list[np.ndarray]:
     rows, columns = lu.shape[-2:]
     k = min(rows, columns)
     lower, upper, order = none(lu), none(lu), none(lu)
@@ -258,7 +267,7 @@ def _permutation(pivots: np.ndarray, rows: int) -> np.ndarray:
 
 
 @on_host("linalg_lu")
-def lu(x: np.ndarray, *, pivot: bool = True) -> list[Any]:
+def lu(x: np.ndarray, *, pivot: bool = True) -> list[np.ndarray]:
     found, pivots, _ = lu_factor_ex(x, pivot=pivot)
     return lu_unpack(found, pivots)
 
@@ -276,14 +285,14 @@ def lu_solve(
 def lu_solve_kind(lu: np.ndarray, pivots: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
     """`kind` is 0 for A, 1 for its transpose, 2 for its adjoint."""
 
-    def one(a: np.ndarray, p: np.ndarray, c: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, p: np.ndarray, c: np.ndarray) -> Sequence[np.ndarray]:
         return (lapack("getrs", a)(a, p - 1, c, kind)[0],) if a.size and c.size else (c,)
 
     return over_batch(one, lu, pivots, b, ranks=[2, 1, 2])[0]
 
 
 @on_host("_linalg_solve_ex")
-def solve_ex(x: np.ndarray, b: np.ndarray, *, left: bool = True, check_errors: bool = False) -> list[Any]:
+def solve_ex(x: np.ndarray, b: np.ndarray, *, left: bool = True, check_errors: bool = False) -> list[np.ndarray]:
     factors, pivots, info = lu_factor_ex(x)
     vector = b.ndim == 1 or (b.ndim == x.ndim - 1 and b.shape == x.shape[:-1])
     made = lu_solve(factors, pivots, b[..., None] if vector else b, left=left)
@@ -291,20 +300,20 @@ def solve_ex(x: np.ndarray, b: np.ndarray, *, left: bool = True, check_errors: b
 
 
 @on_host("linalg_inv_ex")
-def inv_ex(x: np.ndarray, *, check_errors: bool = False) -> list[Any]:
+def inv_ex(x: np.ndarray, *, check_errors: bool = False) -> list[np.ndarray]:
     factors, pivots, info = lu_factor_ex(x)
     eye = np.broadcast_to(np.eye(x.shape[-1], dtype=x.dtype), x.shape)
     return [lu_solve(factors, pivots, eye), info]
 
 
 @on_host("_linalg_det")
-def det(x: np.ndarray) -> list[Any]:
+def det(x: np.ndarray) -> list[np.ndarray]:
     factors, pivots, _ = lu_factor_ex(x)
     return [np.linalg.det(x), factors, pivots]
 
 
 @on_host("_linalg_slogdet")
-def slogdet(x: np.ndarray) -> list[Any]:
+def slogdet(x: np.ndarray) -> list[np.ndarray]:
     factors, pivots, _ = lu_factor_ex(x)
     return [*np.linalg.slogdet(x), factors, pivots]
 
@@ -316,7 +325,7 @@ def solve_triangular(
     if not left:
         return transposed(solve_triangular(transposed(x), transposed(b), upper=not upper, unitriangular=unitriangular))
 
-    def one(a: np.ndarray, c: np.ndarray) -> Sequence[Any]:
+    def one(a: np.ndarray, c: np.ndarray) -> Sequence[np.ndarray]:
         return (lapack("trtrs", a)(a, c, lower=not upper, unitdiag=unitriangular)[0],) if a.size and c.size else (c,)
 
     return over_batch(one, x, b, ranks=[2, 2])[0]
@@ -325,7 +334,7 @@ def solve_triangular(
 @on_host("triangular_solve")
 def triangular_solve(
     b: np.ndarray, x: np.ndarray, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> list[Any]:
+) -> list[np.ndarray]:
     a = transposed(x).conj() if transpose else x
     found = solve_triangular(a, b, upper=upper != transpose, unitriangular=unitriangular)
     return [found, np.broadcast_to(x, (*found.shape[:-2], *x.shape[-2:]))]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from .node import FxNode, FxTensor
+from .node import FxNode, FxTensor, Operand
 from .reduce import vector_norm
 from .registry import aten
 
 
 @aten("linear")
-def linear(n: FxNode, x: FxTensor, weight: FxTensor, bias: FxTensor | None = None) -> Any:
+def linear(n: FxNode, x: FxTensor, weight: FxTensor, bias: FxTensor | None = None) -> FxTensor:
     if weight.rank == 1:
         made = n("matmul", x, weight)
     else:
@@ -24,7 +23,7 @@ def linear(n: FxNode, x: FxTensor, weight: FxTensor, bias: FxTensor | None = Non
 
 
 @aten("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner")
-def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     n.need(x.dtype != "i1", "of bools")
     if 0 in x.shape or 0 in y.shape:
         return n.full(n.shape, 0, n.dtype)
@@ -35,7 +34,7 @@ def matmul(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
 
 
 @aten("addmm", "baddbmm", "addmv", "addbmm")
-def addmm(n: FxNode, c: FxTensor, x: FxTensor, y: FxTensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(n: FxNode, c: FxTensor, x: FxTensor, y: FxTensor, *, beta: Operand = 1, alpha: Operand = 1) -> FxTensor:
     if 0 in x.shape or 0 in y.shape:
         made = n.full(n.shape if n.overload != "aten.addbmm" else (x.shape[0], *n.shape), 0, n.dtype)
     else:
@@ -50,7 +49,7 @@ def addmm(n: FxNode, c: FxTensor, x: FxTensor, y: FxTensor, *, beta: Any = 1, al
 
 
 @aten("_cdist_forward", "cdist")
-def cdist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
+def cdist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2.0, compute_mode: int | None = None) -> FxTensor:
     """Distances of all rows of x from all rows of y."""
     if 0 in x.shape or 0 in y.shape:
         return n.full(n.shape, 0, n.dtype)
@@ -66,7 +65,7 @@ def cdist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2.0, compute_mode: int
 
 
 @aten("_pdist_forward")
-def pdist(n: FxNode, x: FxTensor, p: float = 2.0) -> Any:
+def pdist(n: FxNode, x: FxTensor, p: float = 2.0) -> FxTensor:
     """Distances of every row from all later ones."""
     if not math.prod(n.shape) or not x.shape[1]:
         return n.full(n.shape, 0, n.dtype)
@@ -77,7 +76,7 @@ def pdist(n: FxNode, x: FxTensor, p: float = 2.0) -> Any:
 
 @aten("_trilinear")
 def trilinear(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, expand1: Sequence[int], expand2: Sequence[int],
-              expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Any:  # fmt: skip
+              expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> FxTensor:  # fmt: skip
     """The sum over `sumdim` of the product of three tensors, each with dimensions of size 1 inserted."""
     if not math.prod(n.shape) or any(0 in t.shape for t in (x, y, z)):
         return n.full(n.shape, 0, n.dtype)
@@ -89,13 +88,13 @@ def trilinear(n: FxNode, x: FxTensor, y: FxTensor, z: FxTensor, expand1: Sequenc
 
 
 @aten("dist")
-def dist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2) -> Any:
+def dist(n: FxNode, x: FxTensor, y: FxTensor, p: float = 2) -> FxTensor:
     apart = n("sub", x, y)
     return vector_norm(n, n.reshape(apart, (math.prod(apart.shape),)), p)
 
 
 @aten("einsum")
-def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: Any = None) -> Any:
+def einsum(n: FxNode, equation: str, tensors: Sequence[FxTensor], *, path: object = None) -> FxTensor:
     n.need(not any(0 in t.shape for t in tensors), "of empty tensors")
     return n("einsum", *tensors, equation=explicit(n, equation.replace(" ", ""), [t.rank for t in tensors]))
 

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from ..failures import ImportFailure, NotImported
 from ..failures import report as failures_as_error
 from ..moves import Moves
 from ..open_values import made_of_sizes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: PyTorch's element types and ours
 DTYPES = {
@@ -87,6 +90,14 @@ class FxTensor(Typed):
         return tuple(sorted(a % self.rank for a in given))
 
 
+#: what an operator takes: numbers mix in as constants
+Operand: TypeAlias = "FxTensor | float"
+#: one number for all dimensions of a window, or one for each
+Each: TypeAlias = "int | Sequence[int]"
+#: dimensions that are reduced: one, several, or all (None, none)
+Axes: TypeAlias = "int | Sequence[int] | None"
+
+
 class RunTimeNumber(FxTensor):
     """A number that the program computes when it runs, as a tensor without dimensions."""
 
@@ -110,14 +121,14 @@ class TorchImportContext(Protocol):
 
     def walk(self, module: torch.fx.GraphModule, given: Sequence[Any] | None) -> list[Any]: ...
 
-    def size(self, d: Any) -> int: ...
+    def size(self, d: int | torch.SymInt) -> int: ...
 
     def key(self) -> FxTensor: ...
 
     def draw(self) -> int: ...
 
 
-class FxNode(Moves):
+class FxNode(Moves[FxTensor]):
     """One node, and the means to append `tw` operators in its place: ``n("add", x, y)``. Numbers mix in as constants of
     the dtype of the first tensor."""
 
@@ -152,7 +163,7 @@ class FxNode(Moves):
 
     # ---- emitting ----
 
-    def __call__(self, operator: str, *operands: FxTensor | float | None, **attributes: Any) -> Any:
+    def __call__(self, operator: str, *operands: Operand | None, **attributes: Any) -> Any:
         first = next((v for v in operands if isinstance(v, FxTensor)), None)
         values = [
             self.tensor(v, first.dtype) if isinstance(v, (int, float)) and first is not None else v for v in operands
@@ -162,7 +173,7 @@ class FxNode(Moves):
         )
         return [FxTensor(r, type_of(r)) for r in made] if isinstance(made, list) else FxTensor(made, type_of(made))
 
-    def constant(self, array: Any, dtype: str | None = None) -> FxTensor:
+    def constant(self, array: npt.ArrayLike, dtype: str | None = None) -> FxTensor:
         """A tensor that is known. Undecided if it was made of a size, which is not."""
         array = np.asarray(array, NUMPY[dtype] if dtype else None)
         if made_of_sizes(array):
@@ -170,7 +181,7 @@ class FxNode(Moves):
         value = self.make.constant(array, self.node.name)
         return FxTensor(value, type_of(value))
 
-    def full(self, shape: Sequence[int], number: Any, dtype: str) -> FxTensor:
+    def full(self, shape: Sequence[int], number: Operand, dtype: str) -> FxTensor:
         """A tensor of one number."""
         return self.expand(self.tensor(number, dtype), shape)
 
@@ -181,7 +192,7 @@ class FxNode(Moves):
             return made
         return self.constant(start + np.arange(number, dtype=np.int64) * step)
 
-    def tensor(self, x: Any, dtype: str | None = None) -> FxTensor:
+    def tensor(self, x: Operand, dtype: str | None = None) -> FxTensor:
         """A tensor, or a number as one, of the dtype given."""
         if isinstance(x, FxTensor):
             return x if dtype is None else self.cast(x, dtype)
@@ -207,7 +218,7 @@ class FxNode(Moves):
             found = torch.result_type(a, b)
         return dtype_of(found or self.node.meta["val"].dtype)
 
-    def need(self, condition: Any, why: str) -> None:
+    def need(self, condition: object, why: str) -> None:
         """NotImported unless the condition holds."""
         if not condition:
             raise NotImported(why)

@@ -16,13 +16,14 @@ from .registry import aten
 
 @aten("layer_norm", "native_layer_norm")
 def layer_norm(n: FxNode, x: FxTensor, shape: Sequence[int], weight: FxTensor | None = None,
-               bias: FxTensor | None = None, eps: float = 1e-5, *_: object) -> Any:  # fmt: skip
+               bias: FxTensor | None = None, eps: float = 1e-5, *_: object
+               ) -> FxTensor | list[FxTensor | None]:  # fmt: skip
     axis = x.rank - len(shape)
     made = n("layer_norm", x, weight, bias, axis=axis, epsilon=float(eps)) if math.prod(x.shape) else x
     return [made, *_statistics(n, x, tuple(range(axis, x.rank)), eps)] if "native" in n.overload else made
 
 
-def _statistics(n: FxNode, x: FxTensor, axes: tuple[int, ...], eps: float) -> list[Any]:
+def _statistics(n: FxNode, x: FxTensor, axes: tuple[int, ...], eps: float) -> Sequence[FxTensor | None]:
     """Mean and reciprocal deviation, where they are used."""
     used = {u.args[1] for u in n.node.users if u.users}
     if used <= {0}:
@@ -43,7 +44,7 @@ def _moments(n: FxNode, x: FxTensor, axes: tuple[int, ...]) -> list[FxTensor]:
 @aten("rms_norm", "_fused_rms_norm")
 def rms_norm(
     n: FxNode, x: FxTensor, shape: Sequence[int], weight: FxTensor | None = None, eps: float | None = None
-) -> Any:
+) -> FxTensor | list[FxTensor | None]:
     if eps is None:
         eps = torch.finfo(torch.float64 if x.dtype == "f64" else torch.float32).eps
     n.need(math.prod(x.shape), "of nothing")
@@ -57,7 +58,7 @@ def rms_norm(
 
 @aten("group_norm")
 def group_norm(n: FxNode, x: FxTensor, groups: int, weight: FxTensor | None = None, bias: FxTensor | None = None,
-               eps: float = 1e-5, *_: object) -> Any:  # fmt: skip
+               eps: float = 1e-5, *_: object) -> FxTensor:  # fmt: skip
     if not math.prod(x.shape):
         return x
     channels = x.shape[1]
@@ -68,18 +69,18 @@ def group_norm(n: FxNode, x: FxTensor, groups: int, weight: FxTensor | None = No
 
 @aten("native_group_norm")
 def native_group_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, N: int, C: int, HxW: int,
-                      group: int, eps: float) -> list[Any]:  # fmt: skip
+                      group: int, eps: float) -> list[FxTensor | None]:  # fmt: skip
     made = group_norm(n, x, group, weight, bias, eps)
     if {u.args[1] for u in n.node.users if u.users} <= {0}:
         return [made, None, None]
     n.need(math.prod(x.shape), "with the statistics of nothing")
     flat = n.reshape(x, (N, group, C // group * HxW))
-    return [made, *(n.reshape(v, (N, group)) for v in _statistics(n, flat, (2,), eps))]
+    return [made, *(v and n.reshape(v, (N, group)) for v in _statistics(n, flat, (2,), eps))]
 
 
 @aten("instance_norm")
-def instance_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: Any, var: Any,
-                  use_input: bool, momentum: float, eps: float, *_: object) -> Any:  # fmt: skip
+def instance_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: FxTensor,
+                  var: FxTensor, use_input: bool, momentum: float, eps: float, *_: object) -> FxTensor:  # fmt: skip
     if not use_input:
         return _normalized(n, x, weight, bias, mean, var, eps)
     n.need(mean is None, "with running statistics")
@@ -88,12 +89,14 @@ def instance_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTenso
 
 @aten("_native_batch_norm_legit_no_training")
 def batch_norm(n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: FxTensor, var: FxTensor,
-               momentum: float, eps: float) -> list[Any]:  # fmt: skip
+               momentum: float, eps: float) -> list[FxTensor]:  # fmt: skip
     nothing = n.full((0,), 0, x.dtype)
     return [_normalized(n, x, weight, bias, mean, var, eps), nothing, nothing]
 
 
-def _normalized(n: FxNode, x: FxTensor, weight: Any, bias: Any, mean: FxTensor, var: FxTensor, eps: float) -> FxTensor:
+def _normalized(
+    n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, mean: FxTensor, var: FxTensor, eps: float
+) -> FxTensor:
     if not math.prod(x.shape):
         return x
     channels = x.shape[1]
@@ -105,7 +108,9 @@ def _normalized(n: FxNode, x: FxTensor, weight: Any, bias: Any, mean: FxTensor, 
 
 
 @aten("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional")
-def batch_norm_training(n: FxNode, x: FxTensor, weight: Any, bias: Any, *rest: Any) -> list[Any]:
+def batch_norm_training(
+    n: FxNode, x: FxTensor, weight: FxTensor | None, bias: FxTensor | None, *rest: Any
+) -> list[FxTensor]:
     """Statistics of this batch; with running ones, also their next values."""
     running, (training, momentum, eps) = rest[:-3], rest[-3:]
     if not training:
@@ -130,14 +135,14 @@ def batch_norm_training(n: FxNode, x: FxTensor, weight: Any, bias: Any, *rest: A
 
 
 @aten("_batch_norm_with_update_functional")
-def batch_norm_with_update(n: FxNode, x: FxTensor, *rest: Any) -> list[Any]:
+def batch_norm_with_update(n: FxNode, x: FxTensor, *rest: Any) -> list[FxTensor]:
     """The same, between the statistics of this batch and the running ones what other devices keep."""
     made = batch_norm_training(n, x, *rest[:-2], True, *rest[-2:])
     return [*made[:3], n.full((0,), 0, "ui8"), *made[3:]]
 
 
 @aten("softmax.int", "_softmax", "log_softmax.int", "_log_softmax", "_safe_softmax")
-def softmax(n: FxNode, x: FxTensor, dim: int, dtype: Any = None) -> Any:
+def softmax(n: FxNode, x: FxTensor, dim: int, dtype: torch.dtype | None = None) -> FxTensor:
     x = n.cast(x, dtype_of(dtype) if isinstance(dtype, torch.dtype) else n.dtype)
     name = "log_softmax" if "log_softmax" in n.overload else "softmax"
     if not x.rank:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def kthvalue(n: FxNode, x: FxTensor, k: int, dim: int = -1, keepdim: bool = Fals
 
 
 @aten("median", "nanmedian", "median.dim", "nanmedian.dim")
-def median(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def median(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> FxTensor | list[FxTensor]:
     """The lower one of two in the middle; with NaN among them NaN, or the median of the others."""
     if dim is None:
         x = n.reshape(x, (math.prod(x.shape),))
@@ -99,7 +98,7 @@ def running_extreme(n: FxNode, x: FxTensor, dim: int) -> list[FxTensor]:
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")
 def search(n: FxNode, first: FxTensor, second: FxTensor, *, out_int32: bool = False, right: bool = False,
-           side: str | None = None, sorter: Any = None) -> Any:  # fmt: skip
+           side: str | None = None, sorter: FxTensor | None = None) -> FxTensor:  # fmt: skip
     """How many boundaries are less than (or, from the right, not greater than) each element."""
     x, bounds = (first, second) if "bucketize" in n.overload else (second, first)
     if sorter is not None and 0 not in bounds.shape:
@@ -117,7 +116,7 @@ def search(n: FxNode, first: FxTensor, second: FxTensor, *, out_int32: bool = Fa
 
 
 @aten("one_hot")
-def one_hot(n: FxNode, x: FxTensor, num_classes: int = -1) -> Any:
+def one_hot(n: FxNode, x: FxTensor, num_classes: int = -1) -> FxTensor:
     n.need(num_classes >= 0, "with a number of classes that depends on the data")
     classes = n.cast(n.count(num_classes), x.dtype)
     return n.cast(n("equal", n.unsqueeze(x, x.rank), classes), "i64")
@@ -145,7 +144,7 @@ def mode(n: FxNode, x: FxTensor, dim: int = -1, keepdim: bool = False) -> list[F
 
 
 @aten("nonzero_static")
-def nonzero_static(n: FxNode, x: FxTensor, *, size: int, fill_value: int = -1) -> Any:
+def nonzero_static(n: FxNode, x: FxTensor, *, size: int, fill_value: int = -1) -> FxTensor:
     if not math.prod(n.shape):
         return n.full(n.shape, 0, "i64")
     if not math.prod(x.shape):

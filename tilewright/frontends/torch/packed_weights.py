@@ -3,8 +3,6 @@ numbers, which the pass `match-block-weights` keeps packed."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -15,12 +13,12 @@ from .registry import aten
 
 
 @aten("_int_mm")
-def int_mm(n: FxNode, x: FxTensor, y: FxTensor) -> Any:
+def int_mm(n: FxNode, x: FxTensor, y: FxTensor) -> FxTensor:
     return n("matmul", n.cast(x, "i32"), n.cast(y, "i32"))
 
 
 @aten("_weight_int8pack_mm")
-def weight_int8pack_mm(n: FxNode, x: FxTensor, weight: FxTensor, scales: FxTensor) -> Any:
+def weight_int8pack_mm(n: FxNode, x: FxTensor, weight: FxTensor, scales: FxTensor) -> FxTensor:
     """x times the transpose of int8 weights with a scale a row."""
     codes = n.cast(n.transpose(weight, (1, 0)), "f32")
     weights = n("mul", codes, n.cast(n.reshape(scales, (1, weight.shape[0])), "f32"))
@@ -28,13 +26,14 @@ def weight_int8pack_mm(n: FxNode, x: FxTensor, weight: FxTensor, scales: FxTenso
 
 
 @aten("_weight_int4pack_mm_for_cpu")
-def weight_int4pack_mm(n: FxNode, x: FxTensor, packed: FxTensor, group: int, scales_and_zeros: FxTensor) -> Any:
+def weight_int4pack_mm(n: FxNode, x: FxTensor, packed: FxTensor, group: int, scales_and_zeros: FxTensor) -> FxTensor:
     """x times the transpose of ``(codes - 8) * scale + zero``, in groups along its rows. How the codes are packed is
     different from processor to processor."""
     k, columns = x.shape[-1], n.shape[-1]
     codes, both = _codes_of(n, packed, k, columns), known(n, scales_and_zeros)
     n.need(both is not None, "whose scales are computed")
-    scale, zero = (both[..., i].astype(np.float32).T for i in (0, 1))  # type: ignore[index]
+    assert both is not None
+    scale, zero = (both[..., i].astype(np.float32).T for i in (0, 1))
     n.need((scale != 0).all(), "with scales of 0")
     form = (columns, k // group, group)
     numbers = n.cast(n.constant(codes.reshape(form)), "f32")

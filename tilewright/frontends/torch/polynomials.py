@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -37,12 +36,12 @@ CLOSED_FORMS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], De
 }
 
 
-def polynomial(name: str, shifted: bool) -> Callable[[Any, Any], np.ndarray]:
+def polynomial(name: str, shifted: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """The polynomials of this name at x, of the degrees n (truncated; 0 below 0 and where they are infinite or NaN);
     `shifted` ones are at 2 x - 1."""
     first, step = POLYNOMIALS[name]
 
-    def compute(x: Any, n: Any) -> np.ndarray:
+    def compute(x: np.ndarray, n: np.ndarray) -> np.ndarray:
         x, n = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(n, np.float64))
         x = 2 * x - 1 if shifted else x
         degree = np.where(np.isfinite(n), np.trunc(n), -1)
@@ -75,7 +74,7 @@ for _name in POLYNOMIALS:
 
 
 @on_host("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")
-def zeta(x: Any, q: Any) -> np.ndarray:
+def zeta(x: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The sum of (q + k)^-x over all k >= 0 (Hurwitz): term by term until q + k is large, the rest by the formula of
     Euler and Maclaurin. Not a number for x < 1, and below 0 for x that is no integer; infinite at the poles."""
     x, q = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(q, np.float64))

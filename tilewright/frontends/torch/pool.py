@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .conv import _each, halved
-from .node import FxNode, FxTensor
+from .node import Each, FxNode, FxTensor
 from .registry import aten
 
 
@@ -16,7 +16,9 @@ def _batched(n: FxNode, x: FxTensor, rank: int) -> FxTensor:
     return n.unsqueeze(x, 0) if x.rank == rank + 1 else x
 
 
-def _window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, r: int) -> dict[str, Any]:
+def _window(
+    kernel: Each, stride: Each | None, padding: Each, dilation: Each, ceil_mode: bool, r: int
+) -> dict[str, Any]:
     k = _each(kernel, r)
     return {
         "kernel": k,
@@ -28,8 +30,8 @@ def _window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bo
 
 
 @aten("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Any:  # fmt: skip
+def max_pool(n: FxNode, x: FxTensor, kernel_size: Each, stride: Each | None = None, padding: Each = 0,
+             dilation: Each = 1, ceil_mode: bool = False) -> FxTensor | list[FxTensor | None]:  # fmt: skip
     r = int(n.overload.split("max_pool")[1][0])
     x = _batched(n, x, r)
     attributes = _window(kernel_size, stride, padding, dilation, ceil_mode, r)
@@ -45,8 +47,16 @@ def max_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, paddi
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor_override: int | None = None) -> Any:  # fmt: skip
+def avg_pool(
+    n: FxNode,
+    x: FxTensor,
+    kernel_size: Each,
+    stride: Each | None = None,
+    padding: Each = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> FxTensor:
     r = int(n.overload.split("avg_pool")[1][0])
     n.need(x.is_float, "of integers")
     n.need(math.prod(x.shape), "of nothing")
@@ -67,7 +77,7 @@ def avg_pool(n: FxNode, x: FxTensor, kernel_size: Any, stride: Any = None, paddi
 
 
 @aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", *(f"adaptive_avg_pool{r}d" for r in (1, 2, 3)))
-def adaptive_avg_pool(n: FxNode, x: FxTensor, output_size: Any) -> Any:
+def adaptive_avg_pool(n: FxNode, x: FxTensor, output_size: Each) -> FxTensor:
     r = int(n.overload.split("avg_pool")[1][0])
     if not math.prod(n.shape):
         return n.full(n.shape, 0, n.dtype)
@@ -94,7 +104,7 @@ def _windows(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @aten("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def adaptive_max_pool(n: FxNode, x: FxTensor, output_size: Any) -> list[Any]:
+def adaptive_max_pool(n: FxNode, x: FxTensor, output_size: Each) -> list[FxTensor] | list[FxTensor | None]:
     r = int(n.overload.split("max_pool")[1][0])
     if not math.prod(n.shape):
         return [n.full(n.shape, 0, n.dtype), n.full(n.shape, 0, "i64")]

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import core_aten_decompositions
@@ -35,6 +35,9 @@ from .node import COMPLEX, DTYPES
 from .scalar_buffers import export_with_constants
 from .symbols import Formula, Known, Open, formula_of, linear, open_dimensions, size_of, undecided
 from .tracing import traced, untraced
+
+if TYPE_CHECKING:
+    import sympy
 
 #: overloads that stay whole, for there is an operator for each: PyTorch would make several of them
 WHOLE = (
@@ -109,7 +112,7 @@ class TorchProgram:
                 self.known[spec.arg.name] = arrays.view(state[spec.target])
 
     @staticmethod
-    def of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def of(source: object, examples: object, dynamic_shapes: object) -> TorchProgram:
         """A program for a module, an exported program, or a program. UnsupportedError if PyTorch cannot export it, or
         if what it exports is not right for all sizes that `dynamic_shapes` lets in.
 
@@ -120,7 +123,7 @@ class TorchProgram:
             return TorchProgram._of(source, examples, dynamic_shapes)
 
     @staticmethod
-    def _of(source: Any, examples: Any, dynamic_shapes: Any) -> TorchProgram:
+    def _of(source: Any, examples: object, dynamic_shapes: object) -> TorchProgram:
         if isinstance(source, ExportedProgram):
             if dynamic_shapes is not None:
                 raise UsageError(
@@ -153,7 +156,7 @@ class TorchProgram:
         return program
 
     @staticmethod
-    def _unproved(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> TorchProgram | None:
+    def _unproved(module: Any, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any) -> TorchProgram | None:
         """The program where PyTorch does not prove that it holds for all sizes, but we do; None where we do not.
 
         Its conditions stay with it, and it does not take a size for another one than 1."""
@@ -189,9 +192,9 @@ class TorchProgram:
         """The open dimensions, which the graph has unless shapes are given."""
         return tuple(dict.fromkeys(o.dim for o in self.open))
 
-    def check_ends(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check_ends(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Run the program, before it is imported, at sizes for which PyTorch does not prove that it is right."""
-        ends: list[dict[Any, int]] = []
+        ends: list[dict[sympy.Symbol, int]] = []
         ones = {o.symbol: 1 for o in self.open if o.range[0] == 1}
         if ones:
             ends += [self._together(o, 1) for o in self.open if o.symbol in ones] + [ones]
@@ -204,7 +207,7 @@ class TorchProgram:
                 self.checked.add(guard)
         check_ends(module, self.exported, args, kwargs, self.open, [dict(e) for e in {tuple(e.items()) for e in ends}])
 
-    def _together(self, opened: Open, number: int) -> dict[Any, int]:
+    def _together(self, opened: Open, number: int) -> dict[sympy.Symbol, int]:
         """All symbols of a dimension as one number."""
         return {o.symbol: number for o in self.open if o.dim == opened.dim}
 
@@ -226,7 +229,7 @@ class TorchProgram:
         found: torch.Tensor = next(n for n in self.exported.graph.nodes if n.name == name).meta["val"]
         return found
 
-    def _known(self) -> dict[Any, int]:
+    def _known(self) -> dict[sympy.Symbol, int]:
         """The sizes that symbols are in this compilation."""
         space = current()
         if space is None:
@@ -234,9 +237,9 @@ class TorchProgram:
         sizes = {d.name: s for d, s in zip(space.dims, space.symbols, strict=True)}
         return {o.symbol: o.of(sizes[o.dim.name]) for o in self.open}
 
-    def _given(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any, int]:
+    def _given(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[sympy.Symbol, int]:
         """The sizes that symbols are if inputs have these shapes. UsageError where they do not fit."""
-        known: dict[Any, int] = {}
+        known: dict[sympy.Symbol, int] = {}
         for name, shape in shapes.items():
             if name not in self.inputs or len(self._meta(name).shape) != len(shape):
                 raise UsageError(

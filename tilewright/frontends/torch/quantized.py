@@ -18,8 +18,8 @@ from ...graph.rewrite import defined_by
 from ...ops.quant import limits
 from ...support.sizes import is_open
 from . import arrays
-from .node import FxNode, FxTensor
-from .registry import aten
+from .node import FxNode, FxTensor, Operand
+from .registry import F, aten
 
 PREFIX = "quantized_decomposed."
 #: dtypes that numbers are quantized to here
@@ -27,12 +27,12 @@ STORED = ("i8", "ui8", "i16", "ui16", "i32")
 BYTES = ("i8", "ui8")
 
 
-def decomposed(*names: str) -> Any:
+def decomposed(*names: str) -> Callable[[F], F]:
     """Register an import function for operators of `quantized_decomposed`."""
     return aten(*(PREFIX + name for name in names))
 
 
-def known(n: FxNode, x: Any) -> np.ndarray | None:
+def known(n: FxNode, x: Operand | np.ndarray) -> np.ndarray | None:
     """The array of a number, of a constant, or of one number that is repeated; None for what is computed."""
     if not isinstance(x, FxTensor):
         return np.asarray(x)
@@ -52,22 +52,23 @@ def by_pytorch(n: FxNode, arguments: Sequence[Any]) -> FxTensor | None:
     return n.constant(arrays.view(made))
 
 
-def folded(f: Callable[..., Any]) -> Callable[..., Any]:
+def folded(f: Callable[..., FxTensor]) -> Callable[..., FxTensor]:
     """Decorator: constants are quantized when the program is imported, by PyTorch."""
 
     @wraps(f)
-    def imported(n: FxNode, *arguments: Any, **named: Any) -> Any:
+    def imported(n: FxNode, *arguments: object, **named: object) -> FxTensor:
         made = None if named else by_pytorch(n, arguments)
         return f(n, *arguments, **named) if made is None else made
 
     return imported
 
 
-def number(n: FxNode, x: Any, what: str) -> Any:
+def number(n: FxNode, x: Operand | np.ndarray, what: str) -> Any:
     """A number, or a constant of one element as one; NotImported if it is computed."""
     array = known(n, x)
     n.need(array is not None and array.size == 1, f"whose {what} is computed")
-    return array.reshape(-1)[0].item()  # type: ignore[union-attr]
+    assert array is not None
+    return array.reshape(-1)[0].item()
 
 
 # ---- one scale for a tensor ----------------------------------------------------------------------------------------
@@ -87,7 +88,9 @@ def stored(n: FxNode, values: FxTensor, low: int, high: int) -> FxTensor:
 
 @decomposed("quantize_per_tensor", "quantize_per_tensor.tensor", "quantize_per_tensor.tensor2")
 @folded
-def quantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, low: Any, high: Any, dtype: Any) -> Any:
+def quantize_per_tensor(
+    n: FxNode, x: FxTensor, scale: Operand, zero: Operand, low: Any, high: Any, dtype: torch.dtype
+) -> FxTensor:
     low, high = (number(n, v, "range") for v in (low, high))
     check_range(n, low, high)
     x = n.cast(x, "f32")
@@ -102,7 +105,7 @@ def quantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, low: Any,
     return stored(n, n("add", rounded, n.reshape(n.tensor(zero, "f32"), ())), low, high)
 
 
-def _by_known(n: FxNode, x: FxTensor, scale: float, zero: int, low: int, high: int) -> Any:
+def _by_known(n: FxNode, x: FxTensor, scale: float, zero: int, low: int, high: int) -> FxTensor | None:
     """By the operator, behind a clip where not all numbers of the dtype are meant; None where it has no meaning.
 
     PyTorch multiplies by the inverse of the scale where the operator divides: numbers that lie between two codes may be
@@ -118,21 +121,26 @@ def _by_known(n: FxNode, x: FxTensor, scale: float, zero: int, low: int, high: i
 
 
 @decomposed("dequantize_per_tensor", "dequantize_per_tensor.tensor", "dequantize_per_tensor.tensor2")
-def dequantize_per_tensor(n: FxNode, x: FxTensor, scale: Any, zero: Any, *_: object, **__: Any) -> Any:
+def dequantize_per_tensor(n: FxNode, x: FxTensor, scale: Operand, zero: Operand, *_: object, **__: object) -> FxTensor:
     scale = n.reshape(n.tensor(scale, "f32"), ())
     array = known(n, zero)
-    zero = n.reshape(zero, ()) if array is None else n.constant(array.reshape(()))
+    zero = n.reshape(n.tensor(zero), ()) if array is None else n.constant(array.reshape(()))
     return _dequantized(n, x, scale, zero, None, axis=0)
 
 
 def _dequantized(
-    n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor | None, along: Any, **attributes: Any
+    n: FxNode,
+    x: FxTensor,
+    scale: FxTensor,
+    zero: FxTensor | None,
+    along: Callable[[FxTensor], FxTensor] | None,
+    **attributes: object,
 ) -> FxTensor:
     """By the operator if the zero points are certain to fit the dtype of x; else PyTorch's arithmetic, with
     parameters that `along` brings to a shape which broadcasts to x."""
     fits = None if zero is None else _fitting(n, x, zero)
     if scale.dtype == "f32" and (zero is None or fits is not None):
-        return n("dequantize_linear", x, scale, fits, **attributes)  # type: ignore[no-any-return]
+        return n("dequantize_linear", x, scale, fits, **attributes)
     if along is not None:
         scale, zero = along(scale), None if zero is None else along(zero)
     return _times(n, x, scale, zero)
@@ -142,7 +150,7 @@ def _times(n: FxNode, x: FxTensor, scale: FxTensor, zero: FxTensor | None) -> Fx
     """(x - zero) * scale, in f64 where one of them is that."""
     kind = "f64" if "f64" in (scale.dtype, "" if zero is None else zero.dtype) else "f32"
     centred = n.cast(x, kind) if zero is None else n("sub", n.cast(x, kind), n.cast(zero, kind))
-    return n("mul", centred, n.cast(scale, kind))  # type: ignore[no-any-return]
+    return n("mul", centred, n.cast(scale, kind))
 
 
 def _fitting(n: FxNode, x: FxTensor, zero: FxTensor) -> FxTensor | None:
@@ -155,7 +163,7 @@ def _fitting(n: FxNode, x: FxTensor, zero: FxTensor) -> FxTensor | None:
     return n.constant(array, x.dtype) if whole else None
 
 
-def _was_chosen(zero: Any, dtype: str) -> bool:
+def _was_chosen(zero: object, dtype: str) -> bool:
     """Whether a zero point comes from an operator that chooses it within the range of this dtype."""
     source = zero.args[0] if isinstance(zero, torch.fx.Node) and zero.args else None
     if not isinstance(source, torch.fx.Node) or not str(source.target).startswith(PREFIX + "choose_qparams."):
@@ -186,16 +194,16 @@ def _channel(n: FxNode, x: FxTensor, axis: int) -> Callable[[FxTensor], FxTensor
 @decomposed("quantize_per_channel")
 @folded
 def quantize_per_channel(
-    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, axis: int, low: int, high: int, dtype: Any
-) -> Any:
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, axis: int, low: int, high: int, dtype: torch.dtype
+) -> FxTensor:
     along = _channel(n, x, axis % x.rank)
     return _quantized(n, n.cast(x, "f32"), along(scales), along(zeros), low, high, after=True)
 
 
 @decomposed("dequantize_per_channel")
 def dequantize_per_channel(
-    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, axis: int, *_: object, **__: Any
-) -> Any:
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, axis: int, *_: object, **__: object
+) -> FxTensor:
     axis = axis % x.rank
     return _dequantized(n, x, scales, zeros, _channel(n, x, axis), axis=axis)
 
@@ -210,8 +218,8 @@ def _group(n: FxNode, x: FxTensor, scales: FxTensor, size: int) -> int:
 @decomposed("quantize_per_channel_group")
 @folded
 def quantize_per_channel_group(
-    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: Any, group: int = 128
-) -> Any:
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: torch.dtype, group: int = 128
+) -> FxTensor:
     rows = n.reshape(x, (-1, _group(n, x, scales, group)))
     made = _quantized(n, rows, n.reshape(scales, (-1, 1)), n.reshape(zeros, (-1, 1)), low, high, after=False)
     return n.reshape(made, x.shape)
@@ -219,7 +227,8 @@ def quantize_per_channel_group(
 
 @decomposed("dequantize_per_channel_group")
 def dequantize_per_channel_group(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor | None, low: int, high: int,
-                                 dtype: Any, group: int = 128, output_dtype: Any = torch.float32) -> Any:  # fmt: skip
+                                 dtype: torch.dtype, group: int = 128, output_dtype: torch.dtype = torch.float32
+                                 ) -> FxTensor:  # fmt: skip
     block = _group(n, x, scales, group)
     form = (x.shape[0], x.shape[1] // block)
     scales, zeros = n.reshape(scales, form), None if zeros is None else n.reshape(zeros, form)
@@ -238,14 +247,16 @@ def _token(n: FxNode, x: FxTensor) -> Callable[[FxTensor], FxTensor]:
 @decomposed("quantize_per_token")
 @folded
 def quantize_per_token(
-    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: Any
-) -> Any:
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, low: int, high: int, dtype: torch.dtype
+) -> FxTensor:
     along = _token(n, x)
     return _quantized(n, x, along(scales), along(zeros), low, high, after=False)
 
 
 @decomposed("dequantize_per_token")
-def dequantize_per_token(n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, *_: object, **__: Any) -> Any:
+def dequantize_per_token(
+    n: FxNode, x: FxTensor, scales: FxTensor, zeros: FxTensor, *_: object, **__: object
+) -> FxTensor:
     along = _token(n, x)
     return _times(n, x, along(scales), along(zeros))
 
@@ -261,7 +272,7 @@ def _ends(n: FxNode, x: FxTensor) -> tuple[FxTensor, FxTensor]:
 
 
 @decomposed("choose_qparams.tensor", "choose_qparams_symmetric.tensor")
-def choose_qparams(n: FxNode, x: FxTensor, low: int, high: int, eps: float, dtype: Any) -> Any:
+def choose_qparams(n: FxNode, x: FxTensor, low: int, high: int, eps: float, dtype: torch.dtype) -> list[FxTensor]:
     n.need(x.dtype == "f32", f"of {x.dtype}")
     least, most = _ends(n, x)
     if "symmetric" in n.overload:
@@ -276,7 +287,7 @@ def choose_qparams(n: FxNode, x: FxTensor, low: int, high: int, eps: float, dtyp
 
 
 @decomposed("choose_qparams_per_token")
-def choose_qparams_per_token(n: FxNode, x: FxTensor, dtype: Any) -> Any:
+def choose_qparams_per_token(n: FxNode, x: FxTensor, dtype: torch.dtype) -> list[FxTensor]:
     n.need(dtype == torch.int8, f"to {dtype}")
     scale = n("reduce_max", n("abs", x), axes=(x.rank - 1,), keepdims=True)
     scale = n.cast(scale, "f32") if x.dtype == "f16" else scale
@@ -285,7 +296,7 @@ def choose_qparams_per_token(n: FxNode, x: FxTensor, dtype: Any) -> Any:
 
 
 @decomposed("choose_qparams_per_token_asymmetric", "_choose_qparams_per_token_asymmetric_impl")
-def choose_qparams_per_token_asymmetric(n: FxNode, x: FxTensor, dtype: Any) -> Any:
+def choose_qparams_per_token_asymmetric(n: FxNode, x: FxTensor, dtype: torch.dtype) -> list[FxTensor]:
     low, high = limits("i8")  # whatever the dtype
     n.need(x.dtype == "f32", f"of {x.dtype}")
     ends = {"axes": (x.rank - 1,), "keepdims": True}
@@ -301,5 +312,5 @@ def choose_qparams_per_token_asymmetric(n: FxNode, x: FxTensor, dtype: Any) -> A
 
 
 @decomposed("convert_element_type.no_fuse")
-def convert(n: FxNode, x: FxTensor, dtype: Any) -> Any:
+def convert(n: FxNode, x: FxTensor, dtype: torch.dtype) -> FxTensor:
     return n.cast(x, n.dtype)

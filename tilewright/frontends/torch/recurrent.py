@@ -4,9 +4,8 @@ layer and direction. What has no operator, the LSTM with projected states, is un
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from .create import dropout as dropped
+from .create import dropped
 from .node import FxNode, FxTensor
 from .registry import aten
 
@@ -17,8 +16,18 @@ KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @aten(*[f"{kind}.input" for kind in KINDS], *[f"tilewright.{kind}" for kind in KINDS])
-def recurrent(n: FxNode, x: FxTensor, states: Any, params: Sequence[FxTensor], biases: bool, layers: int,
-              dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> list[Any]:  # fmt: skip
+def recurrent(
+    n: FxNode,
+    x: FxTensor,
+    states: FxTensor | list[FxTensor],
+    params: Sequence[FxTensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[FxTensor]:
     """The last layer's h of all steps, and the last states of all layers and directions."""
     kind = n.overload.split(".")[1]
     states = list(states) if isinstance(states, list) else [states]
@@ -30,7 +39,7 @@ def recurrent(n: FxNode, x: FxTensor, states: Any, params: Sequence[FxTensor], b
     last: list[list[FxTensor]] = [[] for _ in states]
     for layer in range(layers):
         if layer and train and dropout:
-            x = dropped(n, x, dropout)
+            x, _ = dropped(n, x, dropout)
         results = []
         for d in range(directions):
             at = layer * directions + d
@@ -47,7 +56,7 @@ def recurrent(n: FxNode, x: FxTensor, states: Any, params: Sequence[FxTensor], b
 
 
 def _direction(n: FxNode, kind: str, x: FxTensor, states: Sequence[FxTensor], params: Sequence[FxTensor],
-               reverse: bool) -> Any:  # fmt: skip
+               reverse: bool) -> list[FxTensor]:  # fmt: skip
     """x [time, batch, inputs] through one cell: h of all steps, and the last states [batch, hidden]."""
     cell, hidden = kind.partition("_")[0], states[0].shape[1]
     order = ORDERS[cell]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from ...support.sizes import is_open, larger
-from .node import FxNode, FxTensor, dtype_of
+from .node import Axes, FxNode, FxTensor, dtype_of
 from .registry import aten
 
 
@@ -19,26 +19,30 @@ def folded(n: FxNode, operator: str, x: FxTensor, axes: tuple[int, ...], keepdim
 
 
 @aten("sum", "sum.dim_IntList", "mean", "mean.dim")
-def total(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+def total(
+    n: FxNode, x: FxTensor, dim: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> FxTensor:
     mean = n.overload.startswith("aten.mean")
     return folded(n, "reduce_mean" if mean else "reduce_sum", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("prod", "prod.dim_int")
-def prod(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+def prod(
+    n: FxNode, x: FxTensor, dim: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> FxTensor:
     return folded(n, "reduce_prod", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
 @aten("amax", "amin", "max", "min", "max.dim", "min.dim")
-def extreme(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False) -> Any:
+def extreme(n: FxNode, x: FxTensor, dim: Axes = None, keepdim: bool = False) -> FxTensor | list[FxTensor]:
     largest = "max" in n.overload
     places = n.overload.endswith(".dim")
     if x.dtype == "i1":
-        if places:
+        if isinstance(dim, int) and places:
             values, at = _with_places(n, n.cast(x, "ui8"), largest, dim, keepdim)
             return [n.cast(values, "i1"), at]
         return folded(n, "reduce_any" if largest else "reduce_all", x, x.axes(dim), keepdim)
-    if places:
+    if isinstance(dim, int) and places:
         return _with_places(n, x, largest, dim, keepdim)
     return folded(n, "reduce_max" if largest else "reduce_min", x, x.axes(dim), keepdim)
 
@@ -56,7 +60,7 @@ def _places(n: FxNode, x: FxTensor, largest: bool, dim: int, keepdim: bool) -> F
 
 
 @aten("argmax", "argmin")
-def arg_extreme(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def arg_extreme(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = False) -> FxTensor:
     largest = n.overload.endswith("argmax")
     x = n.cast(x, "ui8") if x.dtype == "i1" else x
     if dim is None:
@@ -65,7 +69,7 @@ def arg_extreme(n: FxNode, x: FxTensor, dim: int | None = None, keepdim: bool = 
 
 
 @aten("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
-def truth(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False) -> Any:
+def truth(n: FxNode, x: FxTensor, dim: Axes = None, keepdim: bool = False) -> FxTensor:
     some = n.overload.startswith("aten.any")
     if isinstance(dim, (list, tuple)) and not dim:
         return n.cast(x, "i1")
@@ -73,7 +77,7 @@ def truth(n: FxNode, x: FxTensor, dim: Any = None, keepdim: bool = False) -> Any
 
 
 @aten("cumsum", "cumprod")
-def running(n: FxNode, x: FxTensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+def running(n: FxNode, x: FxTensor, dim: int, *, dtype: torch.dtype | None = None) -> FxTensor:
     x = n.cast(x, n.dtype if dtype is None else dtype_of(dtype))
     if not x.rank or not math.prod(x.shape):
         return x
@@ -81,7 +85,7 @@ def running(n: FxNode, x: FxTensor, dim: int, *, dtype: torch.dtype | None = Non
 
 
 @aten("logcumsumexp")
-def log_running_sum(n: FxNode, x: FxTensor, dim: int) -> Any:
+def log_running_sum(n: FxNode, x: FxTensor, dim: int) -> FxTensor:
     """In steps of 1, 2, 4 ...: log(e^a + e^b) of what is known here and what is known so far back."""
     if not x.rank or not math.prod(x.shape):
         return x
@@ -102,7 +106,7 @@ def log_running_sum(n: FxNode, x: FxTensor, dim: int) -> Any:
 
 
 @aten("logsumexp")
-def logsumexp(n: FxNode, x: FxTensor, dim: Any, keepdim: bool = False) -> Any:
+def logsumexp(n: FxNode, x: FxTensor, dim: Axes, keepdim: bool = False) -> FxTensor:
     return folded(n, "reduce_log_sum_exp", n.cast(x, n.dtype), x.axes(dim), keepdim)
 
 
@@ -110,8 +114,14 @@ def logsumexp(n: FxNode, x: FxTensor, dim: Any, keepdim: bool = False) -> Any:
     "var.correction", "var.dim", "var", "std.correction", "std.dim", "std", "var_mean.correction", "std_mean.correction"
 )
 def variance(
-    n: FxNode, x: FxTensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None
-) -> Any:
+    n: FxNode,
+    x: FxTensor,
+    dim: Axes = None,
+    unbiased: bool | Sequence[int] | None = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> FxTensor | list[FxTensor]:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     correction = (1 if unbiased else 0) if correction is None else correction
@@ -131,8 +141,8 @@ def variance(
 
 @aten("linalg_vector_norm")
 def vector_norm(
-    n: FxNode, x: FxTensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
+    n: FxNode, x: FxTensor, ord: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> FxTensor:
     axes, x = x.axes(dim), n.cast(x, n.dtype)
     if not x.rank:
         return n("abs", x) if ord != 0 else n.cast(n("not", n("equal", x, 0.0)), n.dtype)
@@ -148,5 +158,5 @@ def vector_norm(
 
 
 @aten("count_nonzero.dim_IntList", "count_nonzero")
-def count_nonzero(n: FxNode, x: FxTensor, dim: Any = None) -> Any:
+def count_nonzero(n: FxNode, x: FxTensor, dim: Axes = None) -> FxTensor:
     return folded(n, "reduce_sum", n.cast(n.cast(x, "i1"), "i64"), x.axes(dim))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _ON_HOST: dict[str, Callable[..., Any]] = {}
 
 
-def aten(*overloads: str) -> Callable[[Callable], Callable]:
+def aten(*overloads: str) -> Callable[[F], F]:
     """Register an import function ``f(n, *arguments)`` for overloads of ATen: ``"add.Tensor"``, or ``"relu"`` for
     ``relu.default``.
 
@@ -24,7 +26,7 @@ def aten(*overloads: str) -> Callable[[Callable], Callable]:
     return _registrar(_FUNCTIONS, overloads)
 
 
-def on_host(*overloads: str) -> Callable[[Callable], Callable]:
+def on_host(*overloads: str) -> Callable[[F], F]:
     """Register a function ``f(*arguments)`` that computes overloads of ATen between the native parts of a program:
     arguments as in the schema, with arrays (complex ones too) for tensors. It returns an array, or a list of them.
 
@@ -35,8 +37,8 @@ def on_host(*overloads: str) -> Callable[[Callable], Callable]:
     return _registrar(_ON_HOST, overloads)
 
 
-def _registrar(table: dict[str, Callable[..., Any]], overloads: tuple[str, ...]) -> Callable[[Callable], Callable]:
-    def register(f: Callable) -> Callable:
+def _registrar(table: dict[str, Callable[..., Any]], overloads: tuple[str, ...]) -> Callable[[F], F]:
+    def register(f: F) -> F:
         for name in overloads:
             if name in _FUNCTIONS or name in _ON_HOST:
                 raise TypeError(f"two functions for {name}")

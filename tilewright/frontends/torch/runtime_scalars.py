@@ -12,7 +12,7 @@ from .node import FxNode, NotImported, RunTimeNumber
 
 _OPERATORS: dict[Any, str] = {
     operator.truediv: "div", operator.mul: "mul", operator.add: "add", operator.sub: "sub", operator.neg: "neg",
-    operator.pow: "pow", torch.sym_max: "max", torch.sym_min: "min", torch.sym_sqrt: "sqrt",  # type: ignore[attr-defined]
+    operator.pow: "pow", torch.sym_max: "max", torch.sym_min: "min", torch.sym_sqrt: "sqrt",
 }  # fmt: skip
 
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from .backward import spread
-from .conv import INTERPOLATIONS, interpolation, nearest, ratios, repetitions
-from .node import FxNode, FxTensor
+from .conv import INTERPOLATIONS, Scale, interpolation, nearest, ratios, repetitions
+from .node import Each, FxNode, FxTensor
 from .registry import aten
 
 # ---- resizing and padding --------------------------------------------------------------------------------------------
 
 
 @aten(*(f"{mode}{r}d_backward" for mode in ("upsample_nearest", "_upsample_nearest_exact") for r in (1, 2, 3)))
-def upsample_nearest_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Sequence[int], *scales: Any,
-                              **named: Any) -> Any:  # fmt: skip
+def upsample_nearest_backward(n: FxNode, dy: FxTensor, output_size: Each, input_size: Sequence[int], *scales: Scale,
+                              **named: object) -> FxTensor:  # fmt: skip
     """Every element adds up the gradients of those that it was copied to."""
     for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named)):
         size, axis = input_size[2 + i], 2 + i
@@ -35,8 +34,8 @@ def upsample_nearest_backward(n: FxNode, dy: FxTensor, output_size: Any, input_s
 
 
 @aten(*(f"{name}_backward" for name in INTERPOLATIONS))
-def upsample_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Sequence[int], align_corners: bool,
-                      *scales: Any, **named: Any) -> Any:  # fmt: skip
+def upsample_backward(n: FxNode, dy: FxTensor, output_size: Each, input_size: Sequence[int], align_corners: bool,
+                      *scales: Scale, **named: object) -> FxTensor:  # fmt: skip
     for i, ratio in enumerate(ratios(n, input_size[2:], dy.shape[2:], scales, named, dy.dtype)):
         axis = 2 + i
         taps = interpolation(n.overload, input_size[axis], dy.shape[axis], ratio, align_corners)
@@ -46,7 +45,7 @@ def upsample_backward(n: FxNode, dy: FxTensor, output_size: Any, input_size: Seq
 
 
 @aten("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
-def replication_pad_backward(n: FxNode, dy: FxTensor, x: FxTensor, padding: Sequence[int]) -> Any:
+def replication_pad_backward(n: FxNode, dy: FxTensor, x: FxTensor, padding: Sequence[int]) -> FxTensor:
     """`padding` begins with the last dimension: what comes before it and after it, which may be less than nothing."""
     n.known(*x.shape)
     n.need(math.prod(dy.shape), "of nothing")
@@ -60,7 +59,7 @@ def replication_pad_backward(n: FxNode, dy: FxTensor, x: FxTensor, padding: Sequ
 
 
 @aten("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
-def adaptive_max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, indices: FxTensor) -> Any:
+def adaptive_max_pool_backward(n: FxNode, dy: FxTensor, x: FxTensor, indices: FxTensor) -> FxTensor:
     """`indices` count the elements of an image."""
     r = int(n.overload.split("max_pool")[1][0])
     n.need(math.prod(dy.shape), "of nothing")
@@ -82,7 +81,7 @@ SHARPNESS = -0.75
 
 @aten("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sampler_backward(n: FxNode, dy: FxTensor, x: FxTensor, grid: FxTensor, mode: int, padding: int,
-                          align_corners: bool, mask: Sequence[bool]) -> list[Any]:  # fmt: skip
+                          align_corners: bool, mask: Sequence[bool]) -> list[FxTensor | None]:  # fmt: skip
     """The gradients of x [N, C, *in] and of the grid [N, *out, r], as far as `mask` asks for them.
 
     A place of the grid is the weighted sum of elements around it, weights and elements being products and combinations

@@ -75,7 +75,7 @@ def _reading(
 
 
 def export_with_constants(
-    source: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+    source: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any
 ) -> ExportedProgram | None:
     """The program of a module that PyTorch cannot trace otherwise; None if it cannot in this way either."""
     if not any(whole_numbers(m) for m in source.modules()):

@@ -24,7 +24,7 @@ def masked(n: FxNode, x: FxTensor, mask: FxTensor, combine: str, axis: int) -> F
 @aten("segment_reduce")
 def segment_reduce(n: FxNode, x: FxTensor, reduce: str, *, lengths: FxTensor | None = None, indices: Any = None,
                    offsets: FxTensor | None = None, axis: int = 0, unsafe: bool = False,
-                   initial: float | None = None) -> Any:  # fmt: skip
+                   initial: float | None = None) -> FxTensor:  # fmt: skip
     n.need(indices is None and (lengths is not None or offsets is not None), "by indices")
     n.need(reduce in COMBINES, f"with reduce={reduce!r}")
     if not math.prod(n.shape):
@@ -61,11 +61,11 @@ def segment_reduce(n: FxNode, x: FxTensor, reduce: str, *, lengths: FxTensor | N
 @aten("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(n: FxNode, weight: FxTensor, indices: FxTensor, offsets: FxTensor, scale_grad: bool = False,
                   mode: int = 0, sparse: bool = False, per_sample_weights: FxTensor | None = None,
-                  include_last_offset: bool = False, padding_idx: int = -1) -> list[Any]:  # fmt: skip
+                  include_last_offset: bool = False, padding_idx: int = -1) -> list[FxTensor | None]:  # fmt: skip
     """Sums (0), means (1) or largest (2) of the rows of each bag; those of the padding do not count."""
     used = {u.args[1] for u in n.node.users if u.target is operator.getitem}
     n.need(used <= {0}, "with the places of what it reads")
-    others = [None, None, None]
+    others: list[FxTensor | None] = [None, None, None]
     bags, width = n.shape
     if not bags or not width or not math.prod(indices.shape):
         return [n.full(n.shape, 0, n.dtype), *others]

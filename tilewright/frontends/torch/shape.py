@@ -18,7 +18,7 @@ from .registry import aten
 
 @aten("view", "reshape", "_unsafe_view", "view_copy", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims",
       "flatten.using_ints", "unflatten.int", "squeeze_copy", "unsqueeze_copy", "_reshape_alias")  # fmt: skip
-def reshape(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
+def reshape(n: FxNode, x: FxTensor, *_: object, **__: object) -> FxTensor:
     return n.reshape(x, n.shape)
 
 
@@ -41,12 +41,12 @@ def transpose(n: FxNode, x: FxTensor, dim0: int = 0, dim1: int = 1) -> FxTensor:
 
 
 @aten("expand", "expand_copy", "broadcast_to", "expand_as")
-def expand(n: FxNode, x: FxTensor, *_: object, **__: Any) -> FxTensor:
+def expand(n: FxNode, x: FxTensor, *_: object, **__: object) -> FxTensor:
     return n.expand(x, n.shape)
 
 
 @aten("repeat", "tile")
-def repeat(n: FxNode, x: FxTensor, repeats: Sequence[int]) -> Any:
+def repeat(n: FxNode, x: FxTensor, repeats: Sequence[int]) -> FxTensor:
     rank = max(len(repeats), x.rank)
     repeats = [1] * (rank - len(repeats)) + list(repeats)
     if 0 in repeats:
@@ -138,7 +138,7 @@ def stack(n: FxNode, tensors: Sequence[FxTensor], dim: int = 0) -> FxTensor:
     "split_with_sizes", "split_with_sizes_copy", "split.Tensor", "split_copy.Tensor", "chunk", "unsafe_chunk",
     "tensor_split.sections", "tensor_split.indices", "unsafe_split.Tensor", "unsafe_split_with_sizes",
 )  # fmt: skip
-def split(n: FxNode, x: FxTensor, _: object = None, dim: int = 0, **__: Any) -> list[FxTensor]:
+def split(n: FxNode, x: FxTensor, _: object = None, dim: int = 0, **__: object) -> list[FxTensor]:
     axis, at, out = x.axis(dim), 0, []
     for t in n.results:
         n.need(t is not None, "of unknown pieces")
@@ -213,7 +213,7 @@ def _cropped(n: FxNode, x: FxTensor, low: Sequence[int], high: Sequence[int]) ->
 
 
 @aten(*(f"{kind}_pad{r}d" for kind in ("reflection", "replication") for r in (1, 2, 3)))
-def border_pad(n: FxNode, x: FxTensor, padding: Sequence[int]) -> Any:
+def border_pad(n: FxNode, x: FxTensor, padding: Sequence[int]) -> FxTensor:
     low, high = _sides(x, padding)
     n.need(min((*low, *high)) >= 0, "with negative sizes")
     mode = "reflect" if "reflection" in n.overload else "edge"
@@ -221,7 +221,7 @@ def border_pad(n: FxNode, x: FxTensor, padding: Sequence[int]) -> Any:
 
 
 @aten("diagonal_scatter", "as_strided_scatter")
-def view_scatter(n: FxNode, x: FxTensor, src: FxTensor, *view: Any, **named: Any) -> Any:
+def view_scatter(n: FxNode, x: FxTensor, src: FxTensor, *view: Any, **named: object) -> FxTensor:
     """Other elements where a view of x lies."""
     n.known(*x.shape)
     size = math.prod(x.shape)
@@ -236,7 +236,7 @@ def view_scatter(n: FxNode, x: FxTensor, src: FxTensor, *view: Any, **named: Any
 
 
 @aten("diagonal", "diagonal_copy")
-def diagonal(n: FxNode, x: FxTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def diagonal(n: FxNode, x: FxTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> FxTensor:
     first, second = x.axis(dim1), x.axis(dim2)
     rest = [i for i in range(x.rank) if i not in (first, second)]
     x = n.transpose(x, [*rest, first, second])
@@ -252,8 +252,10 @@ def diagonal(n: FxNode, x: FxTensor, offset: int = 0, dim1: int = 0, dim2: int =
 @aten("as_strided", "as_strided_copy")
 def as_strided(
     n: FxNode, x: FxTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Any:
-    given = n.node.args[0].meta["val"]  # type: ignore[union-attr]
+) -> FxTensor:
+    node = n.node.args[0]
+    assert isinstance(node, torch.fx.Node)
+    given = node.meta["val"]
     n.need(given.is_contiguous() and not given.storage_offset(), "of a tensor whose memory is not in order")
     n.known(*size, *stride, storage_offset or 0)
     at = np.full((), storage_offset or 0, np.int64)
@@ -265,7 +267,7 @@ def as_strided(
 
 
 @aten("unfold", "unfold_copy")
-def unfold(n: FxNode, x: FxTensor, dimension: int, size: int, step: int) -> Any:
+def unfold(n: FxNode, x: FxTensor, dimension: int, size: int, step: int) -> FxTensor:
     axis = x.axis(dimension)
     if not x.rank:
         return n.reshape(x, n.shape)
@@ -279,13 +281,13 @@ def unfold(n: FxNode, x: FxTensor, dimension: int, size: int, step: int) -> Any:
 
 
 @aten("pixel_shuffle")
-def pixel_shuffle(n: FxNode, x: FxTensor, upscale_factor: int) -> Any:
+def pixel_shuffle(n: FxNode, x: FxTensor, upscale_factor: int) -> FxTensor:
     flat = n.reshape(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
     return n.reshape(n("depth_to_space", flat, block=upscale_factor, mode="CRD"), n.shape)
 
 
 @aten("tril", "triu")
-def triangle(n: FxNode, x: FxTensor, diagonal: int = 0) -> Any:
+def triangle(n: FxNode, x: FxTensor, diagonal: int = 0) -> FxTensor:
     upper = n.overload.endswith("triu")
     if x.dtype == "i1":
         return n.cast(n("trilu", n.cast(x, "ui8"), upper=upper, k=diagonal), "i1")

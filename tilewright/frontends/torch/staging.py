@@ -13,7 +13,7 @@ import importlib.util
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from . import arrays
 from .importer import TorchImporter, host_function
 from .node import COMPLEX, DTYPES, FxTensor, is_complex, report
 from .program import TorchProgram
+
+if TYPE_CHECKING:
+    import sympy
 
 #: what an action is called, as an operator of `support.host_operators`
 KIND = "torch"
@@ -111,7 +114,9 @@ class TorchSource(Source):
 def producer(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose results an item is taken of."""
     while node.op == "call_function" and node.target is operator.getitem:
-        node = node.args[0]  # type: ignore[assignment]
+        source = node.args[0]
+        assert isinstance(source, torch.fx.Node)
+        node = source
     return node
 
 
@@ -145,9 +150,9 @@ class TorchSubgraphImporter(TorchImporter):
         inputs = {n: from_array(self.entries[n]) for n in read if self.entries.get(n) is not None}
         super().__init__(list(inputs.items()), source.program.known, self._symbols(source))
 
-    def _symbols(self, source: TorchSource) -> dict[Any, int]:
+    def _symbols(self, source: TorchSource) -> dict[sympy.Symbol, int]:
         """Sizes that depend on data, as what is there tells them."""
-        found: dict[Any, int] = {}
+        found: dict[sympy.Symbol, int] = {}
         for node in source.graph.nodes:
             values = node.meta.get("val")
             several = isinstance(values, (list, tuple))
@@ -188,7 +193,7 @@ class TorchSubgraphImporter(TorchImporter):
         if node.op == "placeholder" and source.known(node):
             return self._constant(self.known[node.name], node.name)
         if node.op == "call_function" and node.target is operator.getitem and producer(node) in self.values:
-            return self.values[producer(node)][node.args[1]]  # type: ignore[index]
+            return self.values[producer(node)][node.args[1]]
         found = [self._entry(name, v) for name, v in zip(source.names(node), _values(node), strict=True)]
         return found if isinstance(node.meta.get("val"), (list, tuple)) else found[0]
 

@@ -24,7 +24,7 @@ Known = Mapping[sympy.Symbol, int]
 #: upper ends from here on are none
 ENDLESS = 1 << 40
 
-_ARITHMETIC: dict[type, Callable[..., Any]] = {
+_ARITHMETIC: dict[type, Callable[..., int]] = {
     sympy.Add: lambda *xs: sum(xs),
     sympy.Mul: lambda *xs: prod(xs),
     sympy.Pow: pow,
@@ -41,7 +41,7 @@ _ARITHMETIC: dict[type, Callable[..., Any]] = {
     sympy.Min: lambda *xs: reduce(smaller, xs),
     formulas.Identity: lambda a: a,
 }
-_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
     sympy.Eq: same,
     sympy.Ne: lambda a, b: not same(a, b),
     sympy.StrictLessThan: lambda a, b: a < b,
@@ -58,7 +58,7 @@ class NoFormula(Exception):
 def size_of(formula: Formula, known: Known) -> int:
     """The size that a formula is: a `Size`, or an integer. NoFormula, Undecided if there is none."""
     if formula.is_Integer:
-        return int(formula)  # type: ignore[call-overload]
+        return int(formula)
     if isinstance(formula, sympy.Symbol):
         if formula not in known:
             raise NoFormula(f"{formula} is known at run time only")
@@ -137,13 +137,13 @@ def linear(formula: Formula) -> tuple[sympy.Symbol, int, int] | None:
     symbols = list(formula.free_symbols)
     if len(symbols) != 1:
         return None
-    factor, more = formula.coeff(symbols[0]), formula.subs(symbols[0], 0)  # type: ignore[attr-defined]
+    factor, more = formula.coeff(symbols[0]), formula.subs(symbols[0], 0)
     fits = factor.is_Integer and more.is_Integer and factor > 0 and formula == factor * symbols[0] + more
     return (symbols[0], int(factor), int(more)) if fits else None
 
 
 def open_dimensions(
-    inputs: Mapping[str, Sequence[Any]],
+    inputs: Mapping[str, Sequence[int | torch.SymInt]],
     ranges: Mapping[Any, Any],
     names: Mapping[str, str],
     ours: Mapping[str, Dim],

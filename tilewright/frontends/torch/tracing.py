@@ -24,7 +24,7 @@ _UNTRACED = {
 }
 
 
-def traced(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> ExportedProgram:
+def traced(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], shapes: Any) -> ExportedProgram:
     """What `torch.export.export` gives; whatever the module's own code raises. PyTorch prints the graph of a failed
     trace to stderr: that is left out."""
     said, graph = io.StringIO(), ""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
-from typing import Any
 
 from ...tensor.expr import Const, Expr, Op, Var, bounds, ceildiv, const_value, minimum, substitute, variables
 from ..legality import crosses_iterations, is_update, self_dependent
@@ -396,7 +395,7 @@ class LoopPrimitives(State):
         self._replace(f, replace(f, prefetch=(*f.prefetch, *((buffer, i) for i in indices))))
 
     @primitive
-    def annotate(self, var: str, key: str, value: Any) -> None:
+    def annotate(self, var: str, key: str, value: object) -> None:
         """Write a note on a loop for the target; None removes it. A hint without meaning.
 
         Values are numbers, strings, truth values, and tuples of such. What targets know: ``unroll_count`` (the CPU's
@@ -437,7 +436,7 @@ def _times(extent: Expr, n: int) -> Expr:
     return extent * n
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_plain, value))
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..legality import LAG, iterations_cross
-from ..nest import For, Seq, walk_stmts
+from ..nest import For, Seq, Stmt, walk_stmts
 from ..region import all_ranges
 from .state import ScheduleError, State, primitive
 
@@ -57,7 +56,7 @@ class StaggerPrimitives(State):
             self._replace(self.loop(f.var), replace(f, notes=notes))
 
 
-def _follow(stmts: tuple[Any, ...], loops: list[For]) -> bool:
+def _follow(stmts: tuple[Stmt, ...], loops: list[For]) -> bool:
     """Whether loops are neighbours in this order."""
     at = next((i for i, s in enumerate(stmts) if s is loops[0]), len(stmts))
     return at + len(loops) <= len(stmts) and all(s is f for s, f in zip(stmts[at:], loops, strict=False))

@@ -64,7 +64,7 @@ class ScheduleError(TilewrightError):
 
 
 #: what primitives made of the nests of the kernel at hand (see `steps_kept`), by nest, name and arguments
-_STEPS: ContextVar[dict[Any, Any] | None] = ContextVar("steps", default=None)
+_STEPS: ContextVar[dict[object, Any] | None] = ContextVar("steps", default=None)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def primitive(method: _Method) -> _Method:
     _, *declared = signature(method).parameters.values()
 
     @wraps(method)
-    def call(self: State, *args: Any, **kwargs: Any) -> Any:
+    def call(self: State, *args: object, **kwargs: object) -> Any:
         if self._nested:
             return method(self, *args, **kwargs)
         args, kwargs = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
@@ -215,7 +215,7 @@ class State:
     def _now(self) -> tuple[Stmt, dict[str, Buffer], dict[str, Buffer], dict[str, Pack]]:
         return self.body, dict(self.temporaries), dict(self.params), dict(self.packs)
 
-    def _steps(self, step: tuple[Any, ...]) -> list[Any]:
+    def _steps(self, step: tuple[object, ...]) -> list[Any]:
         """What is known of a step from the nest as it is now: states before it and after it, with what it returned."""
         known, key = _STEPS.get(), (id(self.body), self._provable, id(self.target), *step)
         try:

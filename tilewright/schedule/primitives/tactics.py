@@ -3,7 +3,7 @@ pipeline. One step writes the whole nest, and its decisions are the arguments of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ...support.sizes import typically
 from ..decisions import freeze
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TacticPrimitives(State):
     """Whole nests."""
 
-    def tactic(self, name: str, **decisions: Any) -> None:
+    def tactic(self, name: str, **decisions: object) -> None:
         """Let the tactic of a rule write the nest anew, from the nest as it is now, for the machine of the target.
 
         What `decisions` (tile sizes, threads, stages ...) do not say is chosen by the rule, and recorded with them.

@@ -182,7 +182,7 @@ def _for(machine: Machine | None) -> tuple[ModuleType, ...]:
 
 
 @lru_cache(maxsize=4)
-def _own(folders: tuple[ModuleType, ...]) -> list[Any]:
+def _own(folders: tuple[ModuleType, ...]) -> list[ModuleType]:
     names = [f"{f.__name__}.{m.name}" for f in folders for m in pkgutil.iter_modules(f.__path__)]
     return [m for m in map(importlib.import_module, names) if hasattr(m, "apply")]
 
@@ -236,11 +236,12 @@ def all_ours() -> bool:
     return len(rules()) == len(_own(_for(None))) and all(f.__module__.startswith(_PACKAGE) for f in DIRECT.values())
 
 
-def _outsider(rule: Any, kernel: Kernel) -> str | None:
+def _outsider(rule: Rule, kernel: Kernel) -> str | None:
     """What of a rule is from outside the package, in words; None if nothing is."""
-    build = DIRECT.get(kernel.opaque.mnemonic) if kernel.opaque is not None else None
-    if build is not None and not build.__module__.startswith(_PACKAGE) and rule.NAME == "opaque":
-        return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"  # type: ignore[union-attr]
+    if kernel.opaque is not None and rule.NAME == "opaque":
+        build = DIRECT.get(kernel.opaque.mnemonic)
+        if build is not None and not build.__module__.startswith(_PACKAGE):
+            return f"the loop nest of tw.{kernel.opaque.mnemonic} from {build.__module__}"
     return None if getattr(rule, "__name__", "").startswith(_PACKAGE) else f"rule {rule.NAME!r}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import pairwise
 
 from ...tensor.analysis import flat
@@ -74,7 +75,7 @@ def merge_loops(s: Schedule, block: str, order: list[str]) -> list[str]:
     return result
 
 
-def inline_producers(s: Schedule, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def inline_producers(s: Schedule, keep: Set[str] = frozenset()) -> None:
     """Inline every elementwise block whose result is temporary, except `keep`."""
     for name, stage in s.stages.items():
         if name in keep or stage.reduction or len(stage.targets) != 1 or stage.targets[0].init is not None:

@@ -30,7 +30,7 @@ class DesignMeasurement:
     left: int
     bounds: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @staticmethod

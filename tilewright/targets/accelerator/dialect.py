@@ -82,7 +82,7 @@ class ChipDialect:
     def __init__(self, formats: Formats) -> None:
         self.formats, self.kinds = formats, kinds(formats)
         name = formats.chip.name
-        dialect: Any = type(name, (ext.Dialect,), {}, name=name)  # type: ignore[call-overload]
+        dialect: Any = type(name, (ext.Dialect,), {}, name=name)
         self.token_type = type("Token", (dialect.Type,), {"__annotations__": {}}, name="token")
         for kind in self.kinds.values():
             _operation(dialect, self.token_type, kind, formats)
@@ -265,11 +265,11 @@ def _operation(dialect: Any, token: Any, kind: DialectOperation, formats: Format
     return type(kind.name, (dialect.Operation,), body, name=kind.name)
 
 
-def _verifier(kind: DialectOperation, formats: Formats) -> Callable[[Any], bool]:
+def _verifier(kind: DialectOperation, formats: Formats) -> Callable[[ir.OpView], bool]:
     """What MLIR asks for every operation of a kind: False, with a diagnostic, if the chip cannot do it."""
     reader = _OperationReader(formats)
 
-    def judged(op: Any) -> bool:
+    def judged(op: ir.OpView) -> bool:
         operation = op.operation
         try:
             reader.check(kind, operation)
@@ -398,7 +398,7 @@ class _OperationReader:
 
     # ---- a function ----
 
-    def program(self, f: Any) -> ChipProgram:
+    def program(self, f: ir.Operation) -> ChipProgram:
         """The program of a function that is verified."""
         if f.operation.name != "func.func" or len(f.regions[0].blocks) != 1 or f.type.results:
             raise _wrong("a program is a function of one block without results", f.operation.name, "from mlir")

@@ -4,7 +4,6 @@ program."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class HandMade:
         """The program as the assembler reads it."""
         return self.formats.text(self.program)
 
-    def __call__(self, *arrays: Any) -> np.ndarray:
+    def __call__(self, *arrays: object) -> np.ndarray:
         """The result for one array for each input, from the simulator; InputError if there are more or fewer."""
         inputs = [p for p in self.nest.params if p.name not in self.nest.outputs]
         if len(arrays) != len(inputs):

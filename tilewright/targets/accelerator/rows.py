@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeVar
 
 from ...tensor.expr import Expr, Load, Var, linear, loads, map_loads, substitute, variables
 from ...tensor.kernel import Kernel, Stage
+
+_T = TypeVar("_T")
 
 
 def with_rows(kernel: Kernel) -> Kernel:
@@ -47,7 +50,7 @@ class _SplitDimension:
             stages=tuple(self.written(s) if s is self.writer else self.read(s) for s in kernel.stages),
         )
 
-    def instead(self, whole: tuple, parts: tuple) -> tuple:
+    def instead(self, whole: tuple[_T, ...], parts: tuple[_T, ...]) -> tuple[_T, ...]:
         """A tuple with several items at the place of the dimension."""
         return (*whole[: self.axis], *parts, *whole[self.axis + 1 :])
 

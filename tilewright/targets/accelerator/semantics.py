@@ -12,11 +12,11 @@ broadcast by dimensions of size 1, made with ``keepdims=True`` or by operands th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ...support.dtypes import FLOATS, LOOP_TYPES
 from ...support.errors import UsageError
 from ...tensor.expr import Const, Expr, Load, Op, Var, children, neutral, rebuild
 from .describe import ACCUMULATE, Instruction
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _NAMES = {t.numpy: n for n, t in LOOP_TYPES.items() if n != "index"}
 #: NumPy's functions -> operation of floats, of integers ("" where there is none)
@@ -104,7 +107,7 @@ def with_parts(e: Expr, new: tuple[Expr, ...]) -> Expr:
     return Reduce(e.combiner, e.over, new[0]) if isinstance(e, Reduce) else rebuild(e, new)
 
 
-def multiply_high(a: Any, b: Any) -> Any:
+def multiply_high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The upper word of the product of i32 arrays: ``(a * b) >> 32``.
 
     >>> multiply_high(np.int32([1 << 30]), np.int32([8]))
@@ -156,7 +159,9 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
             )
         return self.applied(FUNCTIONS[function.__name__], function.__name__, *inputs)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, function: Callable[..., Any], types: object, args: tuple[Any, ...], kwargs: Mapping[str, object]
+    ) -> TracedArray:
         if function in (np.sum, np.max, np.min):
             return getattr(args[0], function.__name__.removeprefix("a"))(*args[1:], **kwargs)
         raise UsageError(
@@ -165,7 +170,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
             hint=f"a product of matrices is a @ b; it may use sum, max, min, {', '.join(FUNCTIONS)}",
         )
 
-    def applied(self, names: tuple[str, str], shown: str, *inputs: Any) -> TracedArray:
+    def applied(self, names: tuple[str, str], shown: str, *inputs: object) -> TracedArray:
         is_float = any(isinstance(x, TracedArray) and x.expr.dtype in FLOATS for x in inputs)
         op = names[0] if is_float else names[1]
         if not op:
@@ -202,7 +207,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         args = tuple(x.expr if isinstance(x, TracedArray) else _constant(x, dtype) for x in inputs)
         return TracedArray(tuple(dims), Op(op, args, "i1" if op.startswith("cmp") else dtype), self.sizes)
 
-    def astype(self, to: Any) -> TracedArray:
+    def astype(self, to: npt.DTypeLike) -> TracedArray:
         old, new = self.dtype, np.dtype(to)
         if old == new:
             return self
@@ -231,7 +236,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         product = Op(mul, (a.expr, b.expr), a.expr.dtype)
         return TracedArray((a.dims[0], b.dims[1]), Reduce(add, (a.dims[1],), product), self.sizes)
 
-    def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: Any = None) -> TracedArray:
+    def _reduced(self, kind: str, axis: int | None, keepdims: bool, out: object = None) -> TracedArray:
         if out is not None:
             raise UsageError(f"{kind} into an array", stage="describe")
         if axis is None and self.ndim != 1:
@@ -242,21 +247,23 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         middle = ("",) if keepdims else ()
         return TracedArray((*self.dims[:at], *middle, *self.dims[at + 1 :]), expr, self.sizes)
 
-    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> TracedArray:
+    def sum(
+        self, axis: int | None = None, dtype: npt.DTypeLike | None = None, out: object = None, keepdims: bool = False
+    ) -> TracedArray:
         own = self.expr.dtype
         if dtype is None and own not in FLOATS and own != "i64":
             raise UsageError(f"NumPy's sum of {own} is i64", stage="describe", hint="say dtype=np.int32, or what it is")
         added = self if dtype is None else self.astype(dtype)
         return added._reduced("sum", axis, keepdims, out)
 
-    def max(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> TracedArray:
+    def max(self, axis: int | None = None, out: object = None, keepdims: bool = False) -> TracedArray:
         return self._reduced("max", axis, keepdims, out)
 
-    def min(self, axis: int | None = None, out: Any = None, keepdims: bool = False) -> TracedArray:
+    def min(self, axis: int | None = None, out: object = None, keepdims: bool = False) -> TracedArray:
         return self._reduced("min", axis, keepdims, out)
 
 
-def _constant(x: Any, dtype: str) -> Const:
+def _constant(x: float | np.generic, dtype: str) -> Const:
     """A number beside an array of `dtype`; UsageError where NumPy would take another type for both."""
     own = LOOP_TYPES[dtype].numpy
     wide = isinstance(x, np.generic) and np.result_type(x.dtype, own) != own

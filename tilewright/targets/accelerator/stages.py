@@ -33,7 +33,7 @@ class OnChip(Taken):
     planned: Planned | None = None
 
     @cached_property
-    def nest(self) -> Nest:  # type: ignore[override]
+    def nest(self) -> Nest:
         assert self.planned is not None
         return self.planned.nest
 

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...support.errors import PackageError, UsageError
 from ..base import Attachable, Target, TargetStage
-from ..several.beside import HostWithCoprocessor
+from ..multi_device.coprocessor import HostWithCoprocessor
 from .describe import Chip
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class AbsentChip(ChipTarget):
 
 def parsed(kind: type[Chip], parameters: Mapping[str, str]) -> dict[str, Any]:
     """Parameters from text; UsageError for one that the chip has not."""
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind)}
     found = {}
     for name, text in parameters.items():
         if name not in known:
@@ -249,7 +249,7 @@ def chip_in(path: Path, wanted: str = "") -> Any:
     return next(iter(named.values()), None)
 
 
-def _is_chip(found: Any) -> bool:
+def _is_chip(found: object) -> TypeGuard[type[Chip]]:
     return isinstance(found, type) and issubclass(found, Chip) and is_dataclass(found)
 
 
@@ -263,7 +263,7 @@ def _digest(kind: type[Chip], path: Path) -> str:
     return hashlib.sha256(b"\0".join([kind.name.encode(), *contents])).hexdigest()[:16]
 
 
-def kind_of(found: Any, path: Path) -> type[Chip]:
+def kind_of(found: object, path: Path) -> type[Chip]:
     """What is called ``CHIP`` in a file, if it is a chip's class."""
     if not _is_chip(found):
         raise UsageError(

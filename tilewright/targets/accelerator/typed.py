@@ -46,7 +46,7 @@ def typed(chip: Chip, fail: Fail) -> None:
             _part(part, f"{_word(part)} {part.name}", fail, f"the chip's parameters: {given}" if given else "")
 
 
-def _listed(made: Any, kind: type, what: str, fail: Fail, where: str) -> None:
+def _listed(made: object, kind: type, what: str, fail: Fail, where: str) -> None:
     """That it is a tuple or a list of one kind."""
     name = kind.__name__
     if not isinstance(made, (tuple, list)):
@@ -70,7 +70,7 @@ def _part(part: Any, where: str, fail: Fail, hint: str) -> None:
             fail(f"{f.name} is {value!r}, not a function", f"{f.name}=lambda f: {value!r}", where)
 
 
-def _word(part: Any) -> str:
+def _word(part: object) -> str:
     """What a part of a description is called."""
     for kind, word in ((ChipMemory, "memory"), (Instruction, "instruction"), (Dim, "dimension"), (Operand, "operand")):
         if isinstance(part, kind):

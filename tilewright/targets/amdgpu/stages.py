@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...codegen.amdgpu.assemble import amd_assembly, amd_object
 from ...codegen.amdgpu.emitter import GpuLlvmKernel, emit
@@ -36,7 +36,7 @@ class AmdgpuKernel:
     shared: int
     code: bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All but the object."""
         return {"name": self.name, "grid": self.grid, "block": self.block, "lds_bytes": self.shared}
 
@@ -52,7 +52,7 @@ class AmdgpuKernel:
         return cls(name, tuple(grid), tuple(block), shared, code)
 
 
-Made = tuple[AmdgpuKernel, bytes, dict[str, Any]]
+Made = tuple[AmdgpuKernel, bytes, dict[str, object]]
 
 
 def make(text: str, machine: LlvmMachine) -> Made:

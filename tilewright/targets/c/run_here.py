@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class CRunner(ProgramRunner):
 class CContext(Context):
     """An arena for one run at a time; `resize` says for which sizes of open dimensions."""
 
-    def __init__(self, function, lay: CInterface) -> None:
+    def __init__(self, function: Callable[..., int], lay: CInterface) -> None:
         self.function, self.layout = function, lay
         self.sizes: list[int] = []
         self.size = lay.align if lay.open else lay.arena
@@ -65,14 +65,14 @@ class CContext(Context):
         if self.size > self.arena.nbytes:
             self.arena = aligned_empty(self.size, max(64, align))
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: object = None) -> None:
         code = self.function(address(self.arena), self.size, *self.sizes, *inputs, *outputs)
         if code:
             name, text = self.layout.errors[code]
             raise PackageError(f"the model returned {name}: {text}", stage="run")
 
 
-def build(package: Package, lay: CInterface):
+def build(package: Package, lay: CInterface) -> Callable[..., int]:
     """The run function as a ctypes function; PackageError if there is no compiler or it fails."""
     cc = compiler()
     if cc is None:

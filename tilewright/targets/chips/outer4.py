@@ -9,6 +9,7 @@ of the other pass (output-stationary). The vector unit adds, takes the maximum w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,15 +19,15 @@ from ..accelerator import Chip, ChipMemory, ComputeEngine, CopyEngine, Dim, Inst
 from ..accelerator.describe import ACCUMULATE, HOST, WRITE
 
 
-def _mma(acc: Any, x: Any, w: Any) -> Any:
+def _mma(acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return acc + x @ w
 
 
-def _mma_bf16(acc: Any, x: Any, w: Any) -> Any:
+def _mma_bf16(acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return acc + x.astype(np.float32) @ w.astype(np.float32)
 
 
-def _softmax(x: Any) -> Any:
+def _softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
@@ -65,7 +66,7 @@ class Outer4(Chip):
         n, rows = self.array, Dim("m", 512, levels=2)
         deep = Dim("k", 1024)
 
-        def product(name: str, dtype: str, body: Any) -> Instruction:
+        def product(name: str, dtype: str, body: Callable[..., np.ndarray]) -> Instruction:
             return Instruction(
                 name,
                 "array",
@@ -81,7 +82,9 @@ class Outer4(Chip):
                 energy=lambda f: 1.5 * f.m * f.n * f.k,
             )
 
-        def on_rows(name: str, inputs: str, body: Any, cycles: Any, columns: int) -> Instruction:
+        def on_rows(
+            name: str, inputs: str, body: Callable[..., np.ndarray], cycles: Callable[[Any], int], columns: int
+        ) -> Instruction:
             reads = [Operand(x, "scratch", "f32", ("m", "n")) for x in inputs]
             y = Operand("y", "scratch", "f32", ("m", "n"), WRITE)
             return Instruction(

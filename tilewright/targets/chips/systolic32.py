@@ -14,6 +14,7 @@ The RTL in rtl/ runs the same programs in the same number of cycles.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,17 +25,26 @@ from ..accelerator.describe import ACCUMULATE, HOST, WRITE
 from ..accelerator.semantics import multiply_high
 
 
-def _mma(acc: Any, x: Any, w: Any) -> Any:
+def _mma(acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return acc + x.astype(np.int32) @ w.astype(np.int32)
 
 
-def _depthwise(acc: Any, x: Any, w: Any) -> Any:
+def _depthwise(acc: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return acc + x.astype(np.int32) * w.astype(np.int32)
 
 
 def _requantize(
-    acc: Any, bias: Any, multiplier: Any, shift: Any, *, left: Any, offset: Any, even: Any, low: Any, high: Any
-) -> Any:
+    acc: np.ndarray,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    shift: np.ndarray,
+    *,
+    left: int,
+    offset: int,
+    even: int,
+    low: np.ndarray,
+    high: int,
+) -> np.ndarray:
     """``clip(round((acc + bias) * multiplier / 2**(33 + shift)) + zero)`` with ``offset = 2 * zero + 1``.
 
     A shift is 0 to 31. Exact halves go up, or with `even` to the even neighbour: `scaled` is twice the quotient, so a
@@ -92,7 +102,12 @@ class Systolic32(Chip):
         n = self.array
 
         def product(
-            name: str, dims: tuple[Dim, ...], x: str, w: tuple[str, ...], body: Any, energy: Any
+            name: str,
+            dims: tuple[Dim, ...],
+            x: str,
+            w: tuple[str, ...],
+            body: Callable[..., np.ndarray],
+            energy: Callable[[Any], float],
         ) -> Instruction:
             return Instruction(
                 name,

@@ -9,9 +9,13 @@ from ..base import Check
 from ..by_llvm import ByLlvm
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ...codegen.llvm.memo import KernelMemo
     from ...program.package import Package
     from ...program.program import Program
     from ...program.states import StateBuffers
+    from ...schedule.ceilings import Ceilings
     from .description import CpuDescription
     from .device import CpuRunner
 
@@ -40,7 +44,7 @@ class CpuTarget(ByLlvm):
 
         start_workers(workers, ahead=MAKER.partition(":")[0])
 
-    def memo(self, description: CpuDescription) -> Any:
+    def memo(self, description: CpuDescription) -> KernelMemo:
         """What earlier compilations for this machine found; see `KernelMemo`."""
         from ...codegen.llvm.memo import KernelMemo
 
@@ -57,7 +61,7 @@ class CpuTarget(ByLlvm):
 
         return toolchain(SOURCES)
 
-    def tuning(self) -> Any:
+    def tuning(self) -> ModuleType:
         from . import tuning
 
         return tuning
@@ -67,7 +71,7 @@ class CpuTarget(ByLlvm):
 
         return ceilings.machine_name()
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         from . import ceilings
 
         return ceilings.measure(threads)

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from . import entry, image
 from .active_threads import Team
 from .description import CpuDescription, host
 from .program import SLOT_BYTES, SLOTS, WAITED, field_offset, own_objects, state_bytes
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6
@@ -273,20 +277,20 @@ def _link_by_llvm(objects: dict[str, bytes]) -> dict[str, int]:
             raise PackageError(f"the compiled program does not link: {str(e).strip()}", stage="load") from None
 
 
-class _Library(dict):
+class _Library(dict[str, int]):
     """Addresses by name; holds the code they point into."""
 
-    def __init__(self, tracker, jit) -> None:
+    def __init__(self, tracker: llvm.ResourceTracker, jit: llvm.LLJIT) -> None:
         super().__init__((name, tracker[name]) for name in _ENTRIES)
         self._keep = (tracker, jit)
 
 
-def _pointers(addresses: list[int]):
+def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
 
 
 @lru_cache(maxsize=1)
-def _python_api():
+def _python_api() -> ctypes.CDLL:
     """The lock functions of the interpreter's C library, which work without the GIL, on every system."""
     api = ctypes.CDLL(None, handle=ctypes.pythonapi._handle)
     api.PyThread_allocate_lock.restype = ctypes.c_void_p
@@ -319,7 +323,7 @@ def _yield_address() -> int:
 _ticks: float | None = None
 
 
-def _seconds_per_tick(clock) -> float:
+def _seconds_per_tick(clock: Callable[[], int]) -> float:
     """Measured once a process, against the system's clock, over half a millisecond."""
     global _ticks
     if _ticks is None:
@@ -331,7 +335,7 @@ def _seconds_per_tick(clock) -> float:
     return _ticks
 
 
-def _both_clocks(clock) -> tuple[int, int]:
+def _both_clocks(clock: Callable[[], int]) -> tuple[int, int]:
     """Both clocks at one moment: the pair that was read fastest, as another process may run in between."""
     best = None
     for _ in range(5):

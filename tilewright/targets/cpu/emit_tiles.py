@@ -348,9 +348,8 @@ class TileProducts(Part):
         """One instruction: register numbers are constants, addresses come before distances."""
         names, types = [], []
         for a in arguments:
-            is_number = isinstance(a, int)
-            names.append(self.text.const(a, "i8") if is_number else str(a))
-            types.append("i8" if is_number else "i64" if "!llvm.ptr" in types else "!llvm.ptr")
+            names.append(self.text.const(a, "i8") if isinstance(a, int) else a)
+            types.append("i8" if isinstance(a, int) else "i64" if "!llvm.ptr" in types else "!llvm.ptr")
         self.text.line(f'llvm.call_intrinsic "llvm.x86.{name}"({", ".join(names)}) : ({", ".join(types)}) -> ()')
 
 

@@ -91,7 +91,7 @@ class _Object:
                     yield table.info, offset, info & 0xFFFFFFFF, info >> 32, addend
 
 
-class Image(dict):
+class Image(dict[str, int]):
     """Addresses of symbols by name; holds the memory that they point into."""
 
     def __init__(self, memory: mmap.mmap, symbols: Mapping[str, int]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...codegen.kernel_info import kernel_info
 from ...codegen.llvm import stages
 from .emit import emit
+
+if TYPE_CHECKING:
+    from ..compile_state import CompilationState
 
 
 def emit_kernels(state: Any) -> None:
@@ -18,5 +21,5 @@ def emit_kernels(state: Any) -> None:
         state.emitted[name], state.infos[name] = made.text, kernel_info(nest, made.scratch, made.refused, made.sizes)
 
 
-def assemble_kernels(state: Any) -> None:
+def assemble_kernels(state: CompilationState) -> None:
     stages.assemble_kernels(state, state.description)

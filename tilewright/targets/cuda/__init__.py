@@ -10,6 +10,9 @@ from ..base import Check, TargetStage
 from ..gpu.on_device import OnDevice, device_parameter
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ...schedule.ceilings import Ceilings
     from ...schedule.nest import Nest
     from ..gpu.device import Device
     from ..gpu.device_registry import Devices
@@ -85,7 +88,7 @@ class CudaTarget(OnDevice):
         check(self.sm, *found.driver.capability())
         return found
 
-    def tuning(self) -> Any:
+    def tuning(self) -> ModuleType:
         from . import tuning
 
         return tuning
@@ -95,7 +98,7 @@ class CudaTarget(OnDevice):
 
         return DEVICES
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         from .ceilings import measure
 
         return measure(self.bench(), self.describe(), self.machine_name())

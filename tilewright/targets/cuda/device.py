@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -53,11 +53,14 @@ class CudaMemory:
         _free_with(self, driver, driver.free, self.address)
 
 
-def _free_with(owner: Any, driver: Driver, free: Callable[[Any], None], what: Any) -> None:
+T = TypeVar("T")
+
+
+def _free_with(owner: object, driver: Driver, free: Callable[[T], None], what: T) -> None:
     weakref.finalize(owner, _free, driver, free, what).atexit = False  # the driver goes first
 
 
-def _free(driver: Driver, free: Callable[[Any], None], what: Any) -> None:
+def _free(driver: Driver, free: Callable[[T], None], what: T) -> None:
     with contextlib.suppress(DriverFailed):  # a GPU that was lost has freed all
         driver.enter()
         free(what)
@@ -71,9 +74,9 @@ class CudaRecording:
     run: Run
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
-    graph: Any = None
-    timed: Any = None
-    stamps: list[Any] = field(default_factory=list)
+    graph: ctypes.c_void_p | None = None
+    timed: ctypes.c_void_p | None = None
+    stamps: list[ctypes.c_void_p] = field(default_factory=list)
 
 
 class CudaDevice:
@@ -84,7 +87,7 @@ class CudaDevice:
         self.name = f"{driver.name} (CUDA)"
         self.lost = False
         self.lock = threading.RLock()
-        self.functions: dict[str, Any] = {}
+        self.functions: dict[str, ctypes.c_void_p] = {}
         self.maps = TensorMaps(driver)
 
     @property
@@ -150,13 +153,13 @@ class CudaDevice:
         places = tuple(start + sum(sizes[:i]) for i in range(len(sizes)))
         recorded.inputs, recorded.outputs = places[:count], places[count:]
 
-    def captured(self, owner: CudaRecording, begin: Callable[[], None]) -> Any:
+    def captured(self, owner: CudaRecording, begin: Callable[[], None]) -> ctypes.c_void_p:
         """A graph, which goes with its owner."""
         graph = self.driver.captured(begin)
         _free_with(owner, self.driver, self.driver.drop_graph, graph)
         return graph
 
-    def begin(self, recorded: CudaRecording, stamps: Sequence[Any] = ()) -> None:
+    def begin(self, recorded: CudaRecording, stamps: Sequence[ctypes.c_void_p] = ()) -> None:
         """Put a run into the stream, with as many stamps as it has, if there are any."""
         stamp = iter(stamps)
         self.stamp(stamp)
@@ -170,12 +173,12 @@ class CudaDevice:
             self.driver.fetch(place, _place(part), part.nbytes)
         self.stamp(stamp)
 
-    def stamp(self, stamps: Iterator[Any]) -> None:
+    def stamp(self, stamps: Iterator[ctypes.c_void_p]) -> None:
         for event in stamps:
             self.driver.stamp(event)
             return
 
-    def function(self, kernel: CudaKernel) -> Any:
+    def function(self, kernel: CudaKernel) -> ctypes.c_void_p:
         """The driver's code of a kernel."""
         if kernel.ptx not in self.functions:
             self.functions[kernel.ptx] = self.driver.load(kernel.ptx, kernel.name, kernel.shared)
@@ -194,10 +197,15 @@ class CudaDevice:
     # ---- running
 
     def run(self, recorded: CudaRecording, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        assert recorded.graph is not None
         self.launched(recorded, recorded.graph, inputs, outputs)
 
     def launched(
-        self, recorded: CudaRecording, graph: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+        self,
+        recorded: CudaRecording,
+        graph: ctypes.c_void_p,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
     ) -> None:
         """Run one of the graphs of a recording."""
         with self.doing("running a model"):

@@ -26,7 +26,7 @@ class DriverFailed(Exception):
         self.name, self.code = name, code
 
 
-def library() -> Any:
+def library() -> ctypes.CDLL:
     """The driver's functions; PackageError where there is no driver."""
     for name in _NAMES:
         try:
@@ -40,7 +40,7 @@ def library() -> Any:
     )
 
 
-def names(functions: Any = None) -> list[str]:
+def names(functions: ctypes.CDLL | None = None) -> list[str]:
     """What this machine's GPUs are called, by number; PackageError where there is no driver."""
     api = Functions(functions)
     count = ctypes.c_int()
@@ -62,10 +62,10 @@ def _name(api: Functions, number: int) -> str:
 class Functions:
     """The driver's functions, or what stands for them."""
 
-    def __init__(self, functions: Any = None) -> None:
+    def __init__(self, functions: ctypes.CDLL | None = None) -> None:
         self.functions = functions if functions is not None else library()
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         """Call a function; DriverFailed with what the driver says where it fails."""
         code = getattr(self.functions, name)(*args)
         if code:
@@ -77,7 +77,7 @@ class Functions:
 class Driver(Functions):
     """A GPU of this machine, by its number, with its primary context and a stream for all that runs."""
 
-    def __init__(self, functions: Any = None, number: int = 0) -> None:
+    def __init__(self, functions: ctypes.CDLL | None = None, number: int = 0) -> None:
         super().__init__(functions)
         device, context, stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
         try:
@@ -177,7 +177,12 @@ class Driver(Functions):
         return function
 
     def launch(
-        self, function: ctypes.c_void_p, grid: Sequence[int], block: Sequence[int], shared: int, args: Sequence[Any]
+        self,
+        function: ctypes.c_void_p,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared: int,
+        args: Sequence[Any],
     ) -> None:
         """Begin a kernel on addresses, and on what is given by its bytes (`tensor_maps`), in the stream."""
         values = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in args]

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...codegen.gpu.open_launch import LaunchAt, OpenLaunch
 from ...codegen.llvm.machine import LlvmMachine
@@ -51,7 +51,7 @@ class CudaKernel:
         """One kernel serves all calls."""
         return self, tuple(arguments)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All but the PTX."""
         maps = {"maps": [asdict(m) for m in self.maps]} if self.maps else {}
         return {"grid": self.grid, "block": self.block, "shared": self.shared, **maps}
@@ -73,7 +73,7 @@ def job(name: str, emitted: NvptxKernel, nodes: tuple[str, ...] = ()) -> Job:
     return llvm_stages.job(name, emitted, MAKE, nodes)
 
 
-def make(text: str, machine: LlvmMachine) -> tuple[CudaKernel, bytes, dict[str, Any]]:
+def make(text: str, machine: LlvmMachine) -> tuple[CudaKernel, bytes, dict[str, object]]:
     """What such a process does; see `codegen.llvm.pool.Job`."""
     start = time.perf_counter()
     emitted = NvptxKernel.from_json(json.loads(text))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .device import BufferSlice, Dispatch, Move
 
@@ -18,7 +17,7 @@ class Bindable:
     after: tuple[Move, ...] = ()
 
 
-def bindable(step: Dispatch, align: int, allocate: Callable[[int], Any]) -> Bindable:
+def bindable(step: Dispatch, align: int, allocate: Callable[[int], object]) -> Bindable:
     """The call with arguments of their own in place of those that begin elsewhere than at multiples of `align` bytes (a
     part of a concatenation) or are given twice; these are copied there before it, and back if it writes them."""
     parts: list[BufferSlice] = []

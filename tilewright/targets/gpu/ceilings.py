@@ -11,7 +11,6 @@ from that: else compilers would see that one pass is enough, and caches would ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ...schedule.ceilings import Ceilings, Level
 from ...schedule.machine import Machine
 from ...schedule.nest import Nest
 from ...schedule.parse import parse_nest
-from .device import BufferSlice, Device, Dispatch, Run
+from .device import BufferSlice, Device, DeviceKernel, Dispatch, Run
 
 #: threads of a block, at most 256 on some devices; blocks of kernels on registers
 _UNITS, _PEAK_BLOCKS = 256, 2048
@@ -62,7 +61,7 @@ def rate(tried: Iterator[tuple[float, float]]) -> float:
 class CeilingBench:
     """A device, for which `built` makes kernels of nests for this machine."""
 
-    def __init__(self, built: Callable[[Nest], Any], machine: Machine, device: Device) -> None:
+    def __init__(self, built: Callable[[Nest], DeviceKernel], machine: Machine, device: Device) -> None:
         self.built, self.machine, self.device = built, machine, device
 
     def nanoseconds(self, text: str, sizes: tuple[int, ...]) -> float:

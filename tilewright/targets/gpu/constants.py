@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ class Uploaded:
             device.write(self.buffer, array.reshape(-1).view(np.uint8))
 
 
-_known: weakref.WeakKeyDictionary[Any, weakref.WeakValueDictionary[int, Uploaded]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[object, weakref.WeakValueDictionary[int, Uploaded]] = weakref.WeakKeyDictionary()
 _uploading = threading.Lock()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ...program.program import COPY, BufferRef, Call, TensorInfo, align_up
 FORMAT = 1
 
 
-def files(package: Package, kernels: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+def files(package: Package, kernels: Mapping[str, Mapping[str, object]]) -> dict[str, bytes]:
     """The two files by name; `kernels`: what is to be known of each, and the file that it is in."""
     weights, places = b"", []
     for array in package.constants:
@@ -45,16 +44,16 @@ def files(package: Package, kernels: Mapping[str, Mapping[str, Any]]) -> dict[st
     return {"model.json": (json.dumps(told, indent=1) + "\n").encode(), "weights.bin": weights}
 
 
-def _tensor(t: TensorInfo) -> dict[str, Any]:
+def _tensor(t: TensorInfo) -> dict[str, object]:
     return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.nbytes}
 
 
-def _step(call: Call) -> dict[str, Any]:
+def _step(call: Call) -> dict[str, object]:
     if call.symbol == COPY:
         return {"copy": [_place(a) for a in call.args]}
     return {"kernel": call.symbol, "arguments": [_place(a) for a in call.args], "writes": list(call.writes)}
 
 
-def _place(ref: BufferRef) -> list[Any]:
+def _place(ref: BufferRef) -> list[object]:
     """Space, index, first byte, bytes."""
     return [ref.space, ref.index, ref.offset, ref.nbytes]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ...program.package import Package
     from ...program.states import StateBuffers
+    from ...schedule.ceilings import Ceilings
     from ...schedule.nest import Nest
     from .ceilings import CeilingBench
     from .device import Device, DeviceKernel
@@ -29,7 +30,7 @@ class OnDevice(Target):
     keeps_states = takes_sizes = True
     shares = "device"
 
-    def built(self, nest: Nest) -> Any:
+    def built(self, nest: Nest) -> DeviceKernel:
         """A kernel as devices take it, of a finished nest."""
         raise NotImplementedError
 
@@ -61,7 +62,7 @@ class OnDevice(Target):
         device = self.open_device()
         return f"{device.name}, driver {device.version}"
 
-    def measure_ceilings(self, threads: int) -> Any:
+    def measure_ceilings(self, threads: int) -> Ceilings:
         from .ceilings import measure
 
         return measure(self.bench(), self.machine_name())

@@ -78,8 +78,8 @@ class AtSize:
     copies: tuple[int, ...]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    recordings: dict[tuple[int, ...], Any] = field(default_factory=dict)
-    tables: Any = None
+    recordings: dict[tuple[int, ...], object] = field(default_factory=dict)
+    tables: object = None
 
 
 class OpenGpuContext(GpuContext):
@@ -136,7 +136,7 @@ class OpenGpuContext(GpuContext):
         self.spaces[space][number], self.bytes[space][number] = None, -1  # the old one goes before there is a new one
         self.spaces[space][number], self.bytes[space][number] = self.allocated(nbytes, more)
 
-    def allocated(self, nbytes: int, more: int) -> tuple[Any, int]:
+    def allocated(self, nbytes: int, more: int) -> tuple[object, int]:
         """A buffer of `more` bytes, if there is room for that, and its bytes: sizes may go on to grow."""
         if more > nbytes:
             with contextlib.suppress(TilewrightError):
@@ -208,7 +208,9 @@ class OpenGpuContext(GpuContext):
         self.now = None
 
 
-def _sized(tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: Sequence[int]) -> tuple[Any, ...]:
+def _sized(
+    tensors: Sequence[TensorInfo], shapes: Sequence[Sequence[Any]], sizes: Sequence[int]
+) -> tuple[TensorInfo, ...]:
     return tuple(replace(t, shape=evaluate(s, sizes) if s else ()) for t, s in zip(tensors, shapes, strict=True))
 
 

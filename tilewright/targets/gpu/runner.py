@@ -140,7 +140,7 @@ class GpuContext(Context, DeviceMemory):
 
     # ---- what is run ----
 
-    def recorded(self) -> Any:
+    def recorded(self) -> object:
         """The run with the values of the states where they are now."""
         return self.record_once(lambda: Run(self.steps(), self.whole("input"), self.whole("output")))
 
@@ -197,5 +197,5 @@ def _arrays(tensors: Sequence[TensorInfo], addresses: Sequence[int]) -> list[np.
     return [_bytes(at, t.nbytes) for t, at in zip(tensors, addresses, strict=True) if t.nbytes]
 
 
-def _bytes(at: int, nbytes: int) -> Any:
+def _bytes(at: int, nbytes: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(at))

@@ -82,7 +82,7 @@ class McuDescription(Machine):
     def bits(self) -> int:
         return self.code.index_bits
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"name": self.name, "arena_align": self.arena_align, "code": self.code.to_json()}
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...schedule.machine import Machine
 
@@ -24,7 +23,7 @@ class Machines(Machine):
         """A chain of row by row kernels is one of processors."""
         return False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"machines": [m.to_json() for m in (self.first, *self.others)]}
 
 

@@ -230,7 +230,7 @@ class _Run:
                 memory.device.run(memory.copy(t, to_device=False), (), [self.bytes_of(t.host)])
 
 
-def _at(place: int, nbytes: int) -> Any:
+def _at(place: int, nbytes: int) -> np.ndarray:
     if not nbytes:
         return np.zeros(0, np.uint8)
     return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(place))

@@ -58,7 +58,7 @@ class MultiDeviceTarget(Target):
 
         return stages(self.own())
 
-    def link(self, program: Program, objects: dict[str, bytes], description: Any) -> dict[str, bytes]:
+    def link(self, program: Program, objects: dict[str, bytes], description: object) -> dict[str, bytes]:
         return link(program, objects, self.host, self.host.describe() if self.host is not None else None)
 
     def check(self, description: dict[str, Any]) -> None:

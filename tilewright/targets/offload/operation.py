@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Operation:
     name: str
     operands: tuple[OffloadOperand | None, ...]
     results: tuple[OffloadOperand, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, object] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
 
     def reference(self, *operands: np.ndarray | None) -> list[np.ndarray]:
@@ -160,5 +160,5 @@ def view(memory: np.ndarray, operand: OffloadOperand) -> np.ndarray:
     return memory.view(operand.numpy_dtype).reshape(operand.shape)
 
 
-def _tuples(v: Any) -> Any:
+def _tuples(v: object) -> object:
     return tuple(map(_tuples, v)) if isinstance(v, list) else v

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...support.dtypes import TYPES
 from ...support.errors import UsageError
 from ..base import Coprocessor, Target, TargetStage
-from ..several.coprocessor import HostWithCoprocessor
+from ..multi_device.coprocessor import HostWithCoprocessor
 from .api import Offload
 from .operation import MAGIC, OperationArguments, of_level2
 

@@ -4,7 +4,7 @@ PoCL)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...support.errors import UsageError
 from ..base import Check
@@ -12,8 +12,11 @@ from ..gpu.describe import GpuDescription
 from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
+    import pyopencl as cl
+
     from ...codegen.clike.dialect import Dialect
     from ..gpu.device_registry import Devices
+    from .device import ClDevice
 
 #: what code is made for
 KINDS = ("gpu", "processor")
@@ -51,7 +54,7 @@ class OpenClTarget(PlacedText):
 
         return OPENCL
 
-    def known_devices(self) -> Devices[Any, Any]:
+    def known_devices(self) -> Devices[cl.Device, ClDevice]:
         from .device import DEVICES
 
         return DEVICES

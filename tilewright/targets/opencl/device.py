@@ -11,7 +11,7 @@ import functools
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ..gpu.device import Dispatch, Move, Run, Step, StepTimes
 from ..gpu.device_registry import Devices
 from ..gpu.failure import Kind, failure
 from ..gpu.kernels import GpuKernel
+
+if TYPE_CHECKING:
+    import pyopencl as cl
 
 HINT = "pip install 'tilewright[opencl]', and a driver: of your GPU, or Debian's pocl-opencl-icd for the processor"
 #: the longest access of a thread, which begins at a multiple of it
@@ -30,7 +33,7 @@ _MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY", "INVALID_BUFFE
 _LOST = ("DEVICE_NOT_AVAILABLE", "INVALID_COMMAND_QUEUE", "INVALID_CONTEXT", "INVALID_DEVICE")
 
 
-def devices() -> list[Any]:
+def devices() -> list[cl.Device]:
     """All devices, GPUs first; UsageError if there is no driver or pyopencl is not installed."""
     try:
         import pyopencl as cl
@@ -45,7 +48,7 @@ def devices() -> list[Any]:
     return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
 
 
-def _name(d: Any) -> str:
+def _name(d: cl.Device) -> str:
     return f"{d.name.strip()} ({d.platform.name.strip()})"
 
 
@@ -54,14 +57,14 @@ class OpenclRecording:
     """A run with kernels of the driver, whose arguments are set."""
 
     run: Run
-    kernels: tuple[Any, ...]
+    kernels: tuple[cl.Kernel | None, ...]
 
 
 class ClDevice:
     """See `tilewright.targets.gpu.device.Device`. Commands run in order; the driver's functions may be called from any
     thread, but for those that change a kernel's arguments: every recording has kernels of its own."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: cl.Device) -> None:
         import pyopencl as cl
 
         self.cl, self.own = cl, own
@@ -70,9 +73,9 @@ class ClDevice:
         with self.doing("opening it"):
             self.context = cl.Context([own])
             self.queue = cl.CommandQueue(self.context)
-        self.programs: dict[str, Any] = {}
+        self.programs: dict[str, cl.Program] = {}
         #: kernels of recordings that are gone, by their text: pyopencl takes long to make one
-        self.free: dict[str, list[Any]] = {}
+        self.free: dict[str, list[cl.Kernel]] = {}
 
     @property
     def largest(self) -> int:
@@ -97,22 +100,22 @@ class ClDevice:
 
     # ---- memory
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> cl.Buffer:
         most = f"it has {self.own.global_mem_size:,} bytes, and {self.own.max_mem_alloc_size:,} for one buffer"
         with self.doing(f"allocating {nbytes:,} bytes", most):
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(nbytes, 16))
 
-    def write(self, buffer: Any, data: np.ndarray) -> None:
+    def write(self, buffer: cl.Buffer, data: np.ndarray) -> None:
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
             self.cl.enqueue_copy(self.queue, buffer, data)
 
-    def read(self, buffer: Any, out: np.ndarray) -> None:
+    def read(self, buffer: cl.Buffer, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
             self.cl.enqueue_copy(self.queue, out, buffer)
 
     # ---- kernels
 
-    def compiled(self, kernel: GpuKernel) -> Any:
+    def compiled(self, kernel: GpuKernel) -> cl.Kernel:
         """The driver's kernel; PackageError if it refuses the text."""
         if kernel.launch.threads > self.own.max_work_group_size:
             raise PackageError(
@@ -140,13 +143,13 @@ class ClDevice:
         weakref.finalize(made, self.returned, texts, made.kernels).atexit = False
         return made
 
-    def returned(self, texts: Sequence[str], kernels: Sequence[Any]) -> None:
+    def returned(self, texts: Sequence[str], kernels: Sequence[cl.Kernel | None]) -> None:
         """Keep kernels for the next recording."""
         for text, kernel in zip(texts, kernels, strict=True):
             if kernel is not None:
                 self.free.setdefault(text, []).append(kernel)
 
-    def prepared(self, step: Step) -> Any:
+    def prepared(self, step: Step) -> cl.Kernel | None:
         if isinstance(step, Move):
             return None
         made = self.compiled(step.kernel)
@@ -167,11 +170,15 @@ class ClDevice:
         self.finished(self.queue, recorded, inputs, outputs)
 
     def finished(
-        self, queue: Any, recorded: OpenclRecording, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> list[list[Any]]:
+        self,
+        queue: cl.CommandQueue,
+        recorded: OpenclRecording,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ) -> list[list[cl.Event]]:
         """The events of a run that is done: of copies to the device, steps, and copies from it; an error if any of them
         failed. The driver has the arrays until then, also where a command could not even be begun."""
-        events: list[list[Any]] = [[], [], []]
+        events: list[list[cl.Event]] = [[], [], []]
         with self.doing("running a model"):
             try:
                 self.begin(queue, recorded, inputs, outputs, events)
@@ -187,11 +194,11 @@ class ClDevice:
 
     def begin(
         self,
-        queue: Any,
+        queue: cl.CommandQueue,
         recorded: OpenclRecording,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        events: list[list[Any]],
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        events: list[list[cl.Event]],
     ) -> None:
         """Enqueue a run, with the events in three groups."""
         copy = functools.partial(self.cl.enqueue_copy, queue, is_blocking=False)
@@ -202,8 +209,9 @@ class ClDevice:
         for part, array in zip(recorded.run.outputs, outputs, strict=True):
             events[2].append(copy(array, part.buffer, src_offset=part.offset))
 
-    def enqueue(self, queue: Any, step: Step, kernel: Any) -> Any:
+    def enqueue(self, queue: cl.CommandQueue, step: Step, kernel: cl.Kernel | None) -> cl.Event:
         if isinstance(step, Dispatch):
+            assert kernel is not None
             block, grid = step.kernel.launch.block, step.kernel.launch.grid
             whole = tuple(b * g for b, g in zip(block, grid, strict=True))
             return self.cl.enqueue_nd_range_kernel(queue, kernel, whole, block)
@@ -214,7 +222,7 @@ class ClDevice:
             queue, b.buffer, a.buffer, src_offset=a.offset, dst_offset=b.offset, byte_count=a.nbytes
         )
 
-    def failed(self, recorded: OpenclRecording, events: Sequence[Any]) -> str:
+    def failed(self, recorded: OpenclRecording, events: Sequence[cl.Event]) -> str:
         """The name of the first step that ended with an error, if one did."""
         for step, event in zip(recorded.run.steps, events, strict=False):
             with contextlib.suppress(self.cl.Error):
@@ -225,7 +233,7 @@ class ClDevice:
     # ---- timing
 
     @functools.cached_property
-    def timed_queue(self) -> Any:
+    def timed_queue(self) -> cl.CommandQueue:
         """A second queue, whose events have times."""
         return self.cl.CommandQueue(self.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
 
@@ -244,7 +252,7 @@ class ClDevice:
             return StepTimes(np.array(steps, np.float64).reshape(-1, 2), every[-1].end - zero if every else 0)
 
 
-def _any(error: Any, names: Sequence[str]) -> bool:
+def _any(error: cl.Error, names: Sequence[str]) -> bool:
     """Whether the driver answered with one of these codes."""
     import pyopencl as cl
 

@@ -12,9 +12,13 @@ from ..gpu.describe import GpuDescription
 from ..gpu.on_device import PlacedText, device_parameter
 
 if TYPE_CHECKING:
+    import wgpu
+
     from ...codegen.clike.dialect import Dialect
     from ...schedule.nest import Nest
     from ..gpu.device_registry import Devices
+    from ..gpu.kernels import GpuKernel
+    from .device import WgpuDevice
 
 TEXTS = ("wgsl", "spirv")
 
@@ -53,7 +57,7 @@ class VulkanTarget(PlacedText):
 
         return stages()
 
-    def built(self, nest: Nest) -> Any:
+    def built(self, nest: Nest) -> GpuKernel:
         if self.form == TEXTS[0]:
             return super().built(nest)
         from .spirv import built
@@ -80,14 +84,14 @@ class VulkanTarget(PlacedText):
                     operator=nest.name,
                 )
 
-    def forms(self) -> Mapping[str, Callable[[Any, Any], str]]:
+    def forms(self) -> Mapping[str, Callable[[Nest, Any], str]]:
         if self.form == TEXTS[0]:
             return super().forms()
         from .spirv import text
 
         return {self.form: text}
 
-    def known_devices(self) -> Devices[Any, Any]:
+    def known_devices(self) -> Devices[wgpu.GPUAdapter, WgpuDevice]:
         from .device import DEVICES
 
         return DEVICES

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...support.errors import UsageError
+
+if TYPE_CHECKING:
+    import wgpu
 
 #: beyond WebGPU's core: stamps at all, and stamps between passes
 FEATURES = ("timestamp-query", "timestamp-query-inside-encoders")
@@ -18,7 +21,7 @@ _BYTES = 8
 class TimestampQueries:
     """Sets of queries for the stamps of so many steps, and the buffers they are read by."""
 
-    def __init__(self, device: Any, steps: int) -> None:
+    def __init__(self, device: wgpu.GPUDevice, steps: int) -> None:
         from wgpu import BufferUsage as use
         from wgpu.backends.wgpu_native import lib
 
@@ -37,13 +40,13 @@ class TimestampQueries:
         self.found = device.create_buffer(size=self.nbytes, usage=use.QUERY_RESOLVE | use.COPY_SRC)
         self.staging = device.create_buffer(size=self.nbytes, usage=use.COPY_DST | use.MAP_READ)
 
-    def stamp(self, encoder: Any, number: int) -> None:
+    def stamp(self, encoder: wgpu.GPUCommandEncoder, number: int) -> None:
         """Stamp `number`, here in the list of commands."""
         from wgpu.backends.wgpu_native.extras import write_timestamp
 
         write_timestamp(encoder, self.sets[number // _SET], number % _SET)
 
-    def fetch(self, encoder: Any) -> None:
+    def fetch(self, encoder: wgpu.GPUCommandEncoder) -> None:
         """After all steps: the stamps are copied to where the host reads them."""
         for at, (queries, n) in enumerate(zip(self.sets, self.sizes, strict=True)):
             encoder.resolve_query_set(queries, 0, n, self.found, at * _SET * _BYTES)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..gpu.kernels import GpuKernel
 from . import clock
 from .clock import TimestampQueries
 from .watch import Watch
+
+if TYPE_CHECKING:
+    import wgpu
 
 HINT = "pip install 'tilewright[vulkan]', and a driver: of your GPU, or Debian's mesa-vulkan-drivers for the processor"
 #: what kernels may use beyond WGSL's core, where the device has it
@@ -43,7 +46,7 @@ SMALLEST = 16
 _LOST = "device is lost"
 
 
-def adapters() -> list[Any]:
+def adapters() -> list[wgpu.GPUAdapter]:
     """All devices with a Vulkan driver, GPUs first; UsageError if there is none or wgpu is not installed."""
     try:
         import wgpu
@@ -73,8 +76,8 @@ def _no_gl() -> None:
 class BoundDispatch:
     """A call with its pipeline and bindings, and the copies around it, of arguments that cannot be bound in place."""
 
-    pipeline: Any
-    group: Any
+    pipeline: wgpu.GPUComputePipeline
+    group: wgpu.GPUBindGroup
     grid: tuple[int, int, int]
     before: tuple[Move, ...] = ()
     after: tuple[Move, ...] = ()
@@ -86,7 +89,7 @@ class VulkanRecording:
 
     run: Run
     steps: tuple[BoundDispatch | Move, ...]
-    staging: Any
+    staging: wgpu.GPUBuffer
     places: tuple[int, ...]
     clock: TimestampQueries | None = field(default=None)
 
@@ -95,7 +98,7 @@ class WgpuDevice:
     """See `tilewright.targets.gpu.device.Device`. One thread at a time uses it: what goes wrong is logged by wgpu, and
     has to be told to whoever ran it."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: wgpu.GPUAdapter) -> None:
         import wgpu
 
         self.wgpu, self.limits = wgpu, dict(adapter.limits)
@@ -108,8 +111,8 @@ class WgpuDevice:
             required_features=features, required_limits={n: self.limits[n] for n in _LIMITS}
         )
         self.align = max(self.limits["min-storage-buffer-offset-alignment"], WORD)
-        self.pipelines: dict[str, Any] = {}
-        self.layouts: dict[tuple[int, int | None], Any] = {}
+        self.pipelines: dict[str, wgpu.GPUComputePipeline] = {}
+        self.layouts: dict[tuple[int, int | None], wgpu.GPUBindGroupLayout] = {}
 
     # ---- memory
 
@@ -117,7 +120,7 @@ class WgpuDevice:
     def largest(self) -> int:
         return int(min(self.limits["max-buffer-size"], self.limits["max-storage-buffer-binding-size"]))
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> wgpu.GPUBuffer:
         size = max(_words(nbytes), SMALLEST)
         use, doing = self.wgpu.BufferUsage, f"allocating {size:,} bytes"
         if size > (most := self.limits["max-buffer-size"]):
@@ -125,17 +128,17 @@ class WgpuDevice:
         with self.doing(doing):
             return self.own.create_buffer(size=size, usage=use.STORAGE | use.COPY_SRC | use.COPY_DST)
 
-    def write(self, buffer: Any, data: np.ndarray) -> None:
+    def write(self, buffer: wgpu.GPUBuffer, data: np.ndarray) -> None:
         with self.doing(f"writing {data.nbytes:,} bytes to it"):
             self.upload(buffer, data)
 
-    def upload(self, buffer: Any, data: np.ndarray, offset: int = 0) -> None:
+    def upload(self, buffer: wgpu.GPUBuffer, data: np.ndarray, offset: int = 0) -> None:
         """Words of bytes: the last ones of a value lie in no other value's memory."""
         if data.nbytes % WORD:
             data = np.concatenate([data.view(np.uint8).reshape(-1), np.zeros(-data.nbytes % WORD, np.uint8)])
         self.own.queue.write_buffer(buffer, offset, data)
 
-    def read(self, buffer: Any, out: np.ndarray) -> None:
+    def read(self, buffer: wgpu.GPUBuffer, out: np.ndarray) -> None:
         with self.doing(f"reading {out.nbytes:,} bytes from it"):
             whole = self.own.queue.read_buffer(buffer, 0, _words(out.nbytes))
             out[...] = np.frombuffer(whole, np.uint8, out.nbytes)
@@ -172,7 +175,7 @@ class WgpuDevice:
 
     # ---- kernels
 
-    def pipeline(self, kernel: GpuKernel) -> Any:
+    def pipeline(self, kernel: GpuKernel) -> wgpu.GPUComputePipeline:
         """The driver's pipeline; PackageError if it refuses the text."""
         if kernel.text not in self.pipelines:
             try:
@@ -191,7 +194,7 @@ class WgpuDevice:
                 ) from None
         return self.pipelines[kernel.text]
 
-    def layout(self, kernel: GpuKernel) -> Any:
+    def layout(self, kernel: GpuKernel) -> wgpu.GPUBindGroupLayout:
         """So many storage buffers: the same for all kernels, whatever they use of them; a table of sizes is for reading
         only."""
         key = kernel.bindings, kernel.table
@@ -251,7 +254,7 @@ class WgpuDevice:
             stamps.fetch(encoder)
         self.own.queue.submit([encoder.finish()])
 
-    def encode(self, encoder: Any, step: BoundDispatch | Move) -> None:
+    def encode(self, encoder: wgpu.GPUCommandEncoder, step: BoundDispatch | Move) -> None:
         """The commands of a step."""
         if isinstance(step, Move):
             self.copy(encoder, step)
@@ -273,7 +276,7 @@ class WgpuDevice:
                 out[...] = found[place : place + out.nbytes]
 
     @contextlib.contextmanager
-    def mapped(self, staging: Any) -> Iterator[np.ndarray]:
+    def mapped(self, staging: wgpu.GPUBuffer) -> Iterator[np.ndarray]:
         """The bytes of a buffer of the host, when what was submitted is done."""
         staging.map_sync(self.wgpu.MapMode.READ)
         try:
@@ -304,7 +307,7 @@ class WgpuDevice:
             last = steps.max(initial=0.0)
             return StepTimes(steps + max(min(submitted - start, total - last), 0.0), max(total, last))
 
-    def copy(self, encoder: Any, move: Move) -> None:
+    def copy(self, encoder: wgpu.GPUCommandEncoder, move: Move) -> None:
         a, b = move.source, move.target
         if a.offset % WORD or b.offset % WORD:
             raise PackageError(

@@ -76,7 +76,7 @@ def manifest(package: Package, modules: Mapping[str, Module]) -> dict[str, Any]:
     }
 
 
-def _tensor(t: TensorInfo) -> dict[str, Any]:
+def _tensor(t: TensorInfo) -> dict[str, object]:
     return {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.nbytes}
 
 

@@ -101,7 +101,7 @@ class WasmContext(Context):
         self._finalizer = weakref.finalize(self, _end, self._process)
         self._read(1)
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Any = None) -> None:
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: object = None) -> None:
         given, wanted = self.sizes
         pipe: IO[bytes] | None = self._process.stdin
         assert pipe is not None

@@ -30,7 +30,7 @@ class V:
 
     @property
     def dtype(self) -> str:
-        return self.e.dtype  # type: ignore[attr-defined]
+        return self.e.dtype
 
     def _binary(self, name: str, other: V | Number, swap: bool = False) -> V:
         a, b = self, self.like(other)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch_mlir._mlir_libs import _stablehlo
 
@@ -30,7 +28,7 @@ def imag(n: HloOp, x: Complex) -> HloTensor:
 
 
 @complex_hlo("abs")
-def magnitude(n: HloOp, x: Complex) -> Any:
+def magnitude(n: HloOp, x: Complex) -> HloTensor:
     return functions.hypot(n, x.re, x.im)
 
 
@@ -64,7 +62,7 @@ def log(n: HloOp, x: Complex) -> Complex:
 
 
 @complex_hlo("convert")
-def convert(n: HloOp, x: HloTensor | Complex) -> Any:
+def convert(n: HloOp, x: HloTensor | Complex) -> HloTensor | Complex:
     """Of complex to real numbers the imaginary part is lost."""
     result = "complex" in str(n.op.results[0].type)
     re, im = (x.re, x.im) if isinstance(x, Complex) else (x, None)
@@ -75,7 +73,7 @@ def convert(n: HloOp, x: HloTensor | Complex) -> Any:
 
 
 @complex_hlo("compare")
-def compare(n: HloOp, x: Complex, y: Complex) -> Any:
+def compare(n: HloOp, x: Complex, y: Complex) -> HloTensor:
     direction = _stablehlo.ComparisonDirectionAttr(n.attribute("comparison_direction")).value
     n.need(direction in ("EQ", "NE"), "of complex numbers by size")
     same = n("and", n("equal", x.re, y.re), n("equal", x.im, y.im))
@@ -83,7 +81,7 @@ def compare(n: HloOp, x: Complex, y: Complex) -> Any:
 
 
 @complex_hlo("is_finite")
-def is_finite(n: HloOp, x: Complex) -> Any:
+def is_finite(n: HloOp, x: Complex) -> HloTensor:
     return n("and", *[n("less", n("abs", v), float("inf")) for v in (x.re, x.im)])
 
 
@@ -91,7 +89,7 @@ def is_finite(n: HloOp, x: Complex) -> Any:
 
 
 @complex_hlo("fft")
-def fft(n: HloOp, x: HloTensor | Complex) -> Any:
+def fft(n: HloOp, x: HloTensor | Complex) -> HloTensor | Complex:
     kind = _stablehlo.FftTypeAttr(n.attribute("fft_type")).value
     lengths = n.numbers("fft_length")
     re, im = (x.re, x.im) if isinstance(x, Complex) else (x, n.full(x.shape, 0, x.dtype))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from torch_mlir._mlir_libs import _stablehlo
 
@@ -26,7 +25,7 @@ def factors(n: HloOp, x: HloTensor, y: HloTensor) -> tuple[HloTensor, HloTensor,
 
 
 @hlo("dot_general")
-def dot_general(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def dot_general(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     dims = _stablehlo.DotDimensionNumbers(n.attribute("dot_dimension_numbers"))
     sides = (
         (list(dims.lhs_batching_dimensions), list(dims.lhs_contracting_dimensions)),
@@ -49,7 +48,7 @@ def dot_general(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
 
 
 @hlo("convolution")
-def convolution(n: HloOp, x: HloTensor, w: HloTensor) -> Any:
+def convolution(n: HloOp, x: HloTensor, w: HloTensor) -> HloTensor:
     dims = _stablehlo.ConvDimensionNumbers(n.attribute("dimension_numbers"))
     xs, ws, os = (list(getattr(dims, f"{k}_spatial_dimensions")) for k in ("input", "kernel", "output"))
     if not math.prod(n.shape) or 0 in (*x.shape, *w.shape):

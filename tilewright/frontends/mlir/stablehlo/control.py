@@ -25,7 +25,7 @@ IDENTITIES = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annot
 
 
 @hlo("while")
-def while_(n: HloOp, *state: Any) -> Any:
+def while_(n: HloOp, *state: Any) -> list[Any]:
     condition, body = n.block(0), n.block(1)
     found, start, walked, controls = list(state), n.count[0], n.importer.walked, n.make.controls
     first = None
@@ -61,7 +61,7 @@ def repeated(n: HloOp, going: HloTensor, state: Sequence[Any]) -> list[Any]:
 
 
 @hlo("case")
-def case(n: HloOp, index: HloTensor) -> Any:
+def case(n: HloOp, index: HloTensor) -> list[Any]:
     blocks = [r.blocks[0] for r in n.op.regions]
     if index.array is not None:
         at = int(index.array.reshape(())[()])
@@ -121,7 +121,7 @@ def chosen(n: HloOp, condition: HloTensor, yes: Sequence[Any], no: Sequence[Any]
 
 
 @hlo("composite")
-def composite(n: HloOp, *operands: Any) -> Any:
+def composite(n: HloOp, *operands: object) -> Any:
     """By the operator that there is for it, or by its decomposition."""
     own = find(n.text("name"))
     if own is not None and all(isinstance(v, HloTensor) for v in operands):
@@ -131,7 +131,7 @@ def composite(n: HloOp, *operands: Any) -> Any:
 
 
 @hlo("custom_call", by_parts=True)
-def custom_call(n: HloOp, *operands: Any) -> Any:
+def custom_call(n: HloOp, *operands: Any) -> list[Any] | None:
     name = n.text("call_target_name")
     if name in IDENTITIES and len(operands) == len(n.op.results):
         return list(operands)

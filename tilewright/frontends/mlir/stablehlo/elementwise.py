@@ -32,34 +32,34 @@ COMPARISONS = {"EQ": "equal", "GE": "greater_equal", "GT": "greater", "LE": "les
 
 
 @hlo(*FUNCTIONS, elementwise=True)
-def function(n: HloOp, x: HloTensor) -> Any:
+def function(n: HloOp, x: HloTensor) -> HloTensor:
     if n.name == "abs" and is_unsigned(x.dtype):
         return x
     return n(FUNCTIONS[n.name], x)
 
 
 @hlo(*COMPOSITES)
-def composite_function(n: HloOp, x: HloTensor) -> Any:
+def composite_function(n: HloOp, x: HloTensor) -> HloTensor:
     return n(COMPOSITES[n.text("name")], x)
 
 
 @hlo("negate", by_parts=True, elementwise=True)
-def negate(n: HloOp, x: HloTensor) -> Any:
+def negate(n: HloOp, x: HloTensor) -> HloTensor:
     return n("sub", n.full((), 0, x.dtype), x) if is_unsigned(x.dtype) else n("neg", x)
 
 
 @hlo("atan2", elementwise=True)
-def atan2(n: HloOp, y: HloTensor, x: HloTensor) -> Any:
+def atan2(n: HloOp, y: HloTensor, x: HloTensor) -> HloTensor:
     return n.wide(functions.atan2, y, x)
 
 
 @hlo("is_finite", elementwise=True)
-def is_finite(n: HloOp, x: HloTensor) -> Any:
+def is_finite(n: HloOp, x: HloTensor) -> HloTensor:
     return n("less", n("abs", x), float("inf"))
 
 
 @hlo("round_nearest_afz", elementwise=True)
-def round_away(n: HloOp, x: HloTensor) -> Any:
+def round_away(n: HloOp, x: HloTensor) -> HloTensor:
     """Halves go away from zero."""
     whole = functions.trunc(n, x)
     rest = n("abs", n("sub", x, whole))
@@ -67,12 +67,12 @@ def round_away(n: HloOp, x: HloTensor) -> Any:
 
 
 @hlo("popcnt", elementwise=True)
-def popcnt(n: HloOp, x: HloTensor) -> Any:
+def popcnt(n: HloOp, x: HloTensor) -> HloTensor:
     return n.cast(_ones(n, _unsigned(n, x)), x.dtype)
 
 
 @hlo("count_leading_zeros", elementwise=True)
-def count_leading_zeros(n: HloOp, x: HloTensor) -> Any:
+def count_leading_zeros(n: HloOp, x: HloTensor) -> HloTensor:
     """Ones below the highest one, then what is left."""
     bits, v, shift = 8 * itemsize(x.dtype), _unsigned(n, x), 1
     while shift < bits:
@@ -100,12 +100,12 @@ def _unsigned(n: HloEmitter, x: HloTensor) -> HloTensor:
 
 
 @hlo("add", by_parts=True, elementwise=True)
-def add(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def add(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     return arithmetic(n, x, y)
 
 
 @hlo("multiply", "maximum", "minimum", elementwise=True)
-def arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     if n.name in ("maximum", "minimum") and x.shape == y.shape:  # JAX writes max(-inf, max(x)) for softmax
         for one, other in ((x, y), (y, x)):
             if is_neutral(n.name, one):
@@ -127,12 +127,12 @@ def is_neutral(name: str | None, x: HloTensor) -> bool:
 
 
 @hlo("subtract", by_parts=True, elementwise=True)
-def subtract(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def subtract(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     return n("sub", x, y)
 
 
 @hlo("divide", elementwise=True)
-def divide(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def divide(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     """Integers divided by zero give all bits set, as XLA has it."""
     made = n("div", x, y)
     if x.is_float or _no_zero(y):
@@ -141,7 +141,7 @@ def divide(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
 
 
 @hlo("remainder", elementwise=True)
-def remainder(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def remainder(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     """With the sign of x; integers modulo zero stay what they are, as XLA has it."""
     made = n("mod", x, y, fmod=True)
     return made if x.is_float or _no_zero(y) else n("where", n("equal", y, 0), x, made)
@@ -156,28 +156,28 @@ def _top(dtype: str) -> int:
 
 
 @hlo("power", elementwise=True)
-def power(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def power(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     return n("pow", x, y)
 
 
 @hlo("and", "or", "xor", elementwise=True)
-def logic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def logic(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     return n(n.name, x, y)
 
 
 @hlo("shift_left", elementwise=True)
-def shift_left(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def shift_left(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     return n("shift_left", x, y)
 
 
 @hlo("shift_right_logical", elementwise=True)
-def shift_right_logical(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def shift_right_logical(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     made = n("shift_right", _unsigned(n, x), _unsigned(n, y))
     return made if made.dtype == x.dtype else n("bitcast", made, to=x.dtype)
 
 
 @hlo("shift_right_arithmetic", elementwise=True)
-def shift_right_arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def shift_right_arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     if not is_unsigned(x.dtype):
         return n("shift_right", x, y)
     signed = x.dtype[1:]
@@ -185,7 +185,7 @@ def shift_right_arithmetic(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
 
 
 @hlo("compare", elementwise=True)
-def compare(n: HloOp, x: HloTensor, y: HloTensor) -> Any:
+def compare(n: HloOp, x: HloTensor, y: HloTensor) -> HloTensor:
     direction = _stablehlo.ComparisonDirectionAttr(n.attribute("comparison_direction")).value
     kind = n.attribute("compare_type")
     if kind is not None and _stablehlo.ComparisonTypeAttr(kind).value == "TOTALORDER":
@@ -205,7 +205,7 @@ def total_order(n: HloEmitter, x: HloTensor) -> HloTensor:
 
 
 @hlo("select", by_parts=True, elementwise=True)
-def select(n: HloOp, condition: HloTensor, x: HloTensor, y: HloTensor) -> Any:
+def select(n: HloOp, condition: HloTensor, x: HloTensor, y: HloTensor) -> HloTensor:
     if (
         condition.array is not None
         and condition.array.size
@@ -216,7 +216,7 @@ def select(n: HloOp, condition: HloTensor, x: HloTensor, y: HloTensor) -> Any:
 
 
 @hlo("clamp", elementwise=True)
-def clamp(n: HloOp, low: HloTensor, x: HloTensor, high: HloTensor) -> Any:
+def clamp(n: HloOp, low: HloTensor, x: HloTensor, high: HloTensor) -> HloTensor:
     return n("min", n("max", x, low), high)
 
 
@@ -224,19 +224,19 @@ def clamp(n: HloOp, low: HloTensor, x: HloTensor, high: HloTensor) -> Any:
 
 
 @hlo("convert", elementwise=True)
-def convert(n: HloOp, x: HloTensor) -> Any:
+def convert(n: HloOp, x: HloTensor) -> HloTensor:
     """Floats out of the range of an integer give its end, NaN 0, as `tw.cast` has it."""
     return n.cast(x, n.dtype)
 
 
 @hlo("bitcast_convert", elementwise=True)
-def bitcast_convert(n: HloOp, x: HloTensor) -> Any:
+def bitcast_convert(n: HloOp, x: HloTensor) -> HloTensor:
     n.need(itemsize(x.dtype) == itemsize(n.dtype), f"of {x.dtype} to {n.dtype}, which is of another size")
     return x if x.dtype == n.dtype else n("bitcast", x, to=n.dtype)
 
 
 @hlo("reduce_precision", elementwise=True)
-def reduce_precision(n: HloOp, x: HloTensor) -> Any:
+def reduce_precision(n: HloOp, x: HloTensor) -> HloTensor:
     form = n.number("exponent_bits"), n.number("mantissa_bits")
     own = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}[x.dtype]
     if form[0] >= own[0] and form[1] >= own[1]:
@@ -246,5 +246,5 @@ def reduce_precision(n: HloOp, x: HloTensor) -> Any:
 
 
 @hlo("optimization_barrier")
-def optimization_barrier(n: HloOp, *xs: Any) -> Any:
+def optimization_barrier(n: HloOp, *xs: object) -> list[Any]:
     return list(xs)

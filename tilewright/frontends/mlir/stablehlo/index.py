@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch_mlir._mlir_libs import _stablehlo
@@ -30,7 +29,7 @@ def clamped(n: HloEmitter, start: HloTensor, highest: int) -> HloTensor:
 
 
 @hlo("dynamic_slice", by_parts=True)
-def dynamic_slice(n: HloOp, x: HloTensor, *starts: HloTensor) -> Any:
+def dynamic_slice(n: HloOp, x: HloTensor, *starts: HloTensor) -> HloTensor:
     for axis, (start, size) in enumerate(zip(starts, n.numbers("slice_sizes"), strict=True)):
         highest = x.shape[axis] - size
         known = start_of(start, highest)
@@ -43,7 +42,7 @@ def dynamic_slice(n: HloOp, x: HloTensor, *starts: HloTensor) -> Any:
 
 
 @hlo("dynamic_update_slice", by_parts=True)
-def dynamic_update_slice(n: HloOp, x: HloTensor, update: HloTensor, *starts: HloTensor) -> Any:
+def dynamic_update_slice(n: HloOp, x: HloTensor, update: HloTensor, *starts: HloTensor) -> HloTensor:
     axes = [a for a in range(x.rank) if x.shape[a] != update.shape[a]]
     if 0 in update.shape:
         return x
@@ -74,7 +73,7 @@ def _written(n: HloOp, x: HloTensor, update: HloTensor, starts: Sequence[HloTens
 
 
 @hlo("gather", by_parts=True)
-def gather(n: HloOp, x: HloTensor, indices: HloTensor) -> Any:
+def gather(n: HloOp, x: HloTensor, indices: HloTensor) -> HloTensor:
     """Windows of x, each where a vector of indices says. Their dimensions of size 1 are picked, others counted."""
     dims = _stablehlo.GatherDimensionNumbers(n.attribute("dimension_numbers"))
     offsets, collapsed = list(dims.offset_dims), list(dims.collapsed_slice_dims)

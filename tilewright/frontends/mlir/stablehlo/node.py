@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch_mlir import ir
@@ -17,6 +17,9 @@ from ....support.errors import OpError
 from ...failures import NotImported
 from ...moves import Moves
 from .values import Complex, HloTensor, element_of, known_tensor
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: results of known tensors are known up to this size: trip counts, positions, tables
 FOLDED = 4096
@@ -35,19 +38,24 @@ class HloEmitter(Moves):
 
     def __call__(self, operator: str, *operands: HloTensor | float | None, **attributes: Any) -> Any:
         first = next((v for v in operands if isinstance(v, HloTensor)), None)
-        values = [
-            self.tensor(v, first.dtype) if isinstance(v, (int, float)) and first is not None else v for v in operands
-        ]
+        values: list[HloTensor | None] = []
+        for v in operands:
+            if isinstance(v, (int, float)) and first is not None:
+                v = self.tensor(v, first.dtype)
+            assert v is None or isinstance(v, HloTensor)
+            values.append(v)
         if (known := self._folded(operator, values, attributes)) is not None:
             return known if dialect.OPERATORS[operator].multiple else known[0]
         self.count[0] += 1
-        given = [v.ssa if isinstance(v, HloTensor) else None for v in values]
+        given = [None if v is None else v.ssa for v in values]
         made = self.make(operator, *given, place=self.place, **attributes)
         if isinstance(made, list):
             return [HloTensor(self, type_of(r), r) for r in made]
         return HloTensor(self, type_of(made), made)
 
-    def _folded(self, operator: str, values: Sequence[Any], attributes: dict[str, Any]) -> list[HloTensor] | None:
+    def _folded(
+        self, operator: str, values: Sequence[HloTensor | None], attributes: dict[str, Any]
+    ) -> list[HloTensor] | None:
         """The results of an operator of known tensors, None where they are not, or are large."""
         arrays = [None if v is None else v.array for v in values]
         if not all(v is None or v.array is not None for v in values) or operator in ("random", "arange"):
@@ -69,15 +77,15 @@ class HloEmitter(Moves):
             for a, t in zip(made, types, strict=True)
         ]
 
-    def constant(self, array: Any, dtype: str | None = None) -> HloTensor:
+    def constant(self, array: npt.ArrayLike, dtype: str | None = None) -> HloTensor:
         """A tensor that is known."""
         return known_tensor(self, np.asarray(array, NUMPY[dtype] if dtype else None))
 
-    def full(self, shape: Sequence[int], number: Any, dtype: str) -> HloTensor:
+    def full(self, shape: Sequence[int], number: float, dtype: str) -> HloTensor:
         """A tensor of one number."""
         return known_tensor(self, np.broadcast_to(np.array(number).astype(NUMPY[dtype]), tuple(shape)))
 
-    def tensor(self, x: Any, dtype: str) -> HloTensor:
+    def tensor(self, x: HloTensor | float, dtype: str) -> HloTensor:
         """A tensor, or a number as one, of this dtype."""
         return self.cast(x, dtype) if isinstance(x, HloTensor) else self.constant(np.array(x).astype(NUMPY[dtype]))
 
@@ -87,7 +95,7 @@ class HloEmitter(Moves):
             return self.constant(np.arange(size), dtype)
         return self.cast(self("arange", count=size, start=0, step=1, dtype="i64"), dtype)
 
-    def need(self, condition: Any, why: str) -> None:
+    def need(self, condition: object, why: str) -> None:
         """NotImported unless the condition holds."""
         if not condition:
             raise NotImported(why)
@@ -171,7 +179,7 @@ class HloOp(HloEmitter):
         """The block of one of its regions."""
         return self.op.regions[index].blocks[0]
 
-    def wide(self, f: Any, *xs: HloTensor) -> Any:
+    def wide(self, f: Callable[..., HloTensor], *xs: HloTensor) -> Any:
         """``f(n, *xs)``, a formula of several operators: of halves in f32."""
         dtype = xs[0].dtype
         work = "f32" if dtype in ("f16", "bf16") else dtype

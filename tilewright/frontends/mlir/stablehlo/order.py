@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
@@ -28,7 +27,7 @@ class SortKey:
 
 
 @hlo("sort")
-def sort(n: HloOp, *xs: HloTensor) -> Any:
+def sort(n: HloOp, *xs: HloTensor) -> list[HloTensor]:
     axis, block = n.number("dimension"), n.block()
     xs = tuple(real(x) for x in xs)
     size = xs[0].shape[axis]
@@ -72,7 +71,7 @@ def _by_pairs(n: HloOp, xs: tuple[HloTensor, ...], axis: int, block: ir.Block) -
 
 
 @hlo("chlo.top_k")
-def top_k(n: HloOp, x: HloTensor) -> Any:
+def top_k(n: HloOp, x: HloTensor) -> list[HloTensor]:
     """The largest elements along the last axis, and their places; of equal ones the first, NaN before all numbers."""
     k = n.types[0].dims[-1]
     values, places = n("top_k", x, k=k, axis=x.rank - 1, largest=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _COMPLEX: dict[str, Callable[..., Any]] = {}
@@ -11,7 +13,7 @@ _BY_PARTS: set[str] = set()
 _ELEMENTWISE: set[str] = set()
 
 
-def hlo(*names: str, by_parts: bool = False, elementwise: bool = False) -> Callable[[Callable], Callable]:
+def hlo(*names: str, by_parts: bool = False, elementwise: bool = False) -> Callable[[F], F]:
     """Register an import function ``f(n, *operands)`` for operators of StableHLO, by their names without the dialect;
     ``"chlo.erf"`` is a composite operator.
 
@@ -25,7 +27,7 @@ def hlo(*names: str, by_parts: bool = False, elementwise: bool = False) -> Calla
             return n("exp", x)
     """
 
-    def register(f: Callable) -> Callable:
+    def register(f: F) -> F:
         for name in names:
             if name in _FUNCTIONS:
                 raise TypeError(f"two functions for {name}")
@@ -37,10 +39,10 @@ def hlo(*names: str, by_parts: bool = False, elementwise: bool = False) -> Calla
     return register
 
 
-def complex_hlo(*names: str) -> Callable[[Callable], Callable]:
+def complex_hlo(*names: str) -> Callable[[F], F]:
     """Register an import function for operators with complex operands or results, which are `Complex`."""
 
-    def register(f: Callable) -> Callable:
+    def register(f: F) -> F:
         for name in names:
             if name in _COMPLEX:
                 raise TypeError(f"two functions for complex {name}")

@@ -31,7 +31,7 @@ def reduction_of(n: HloOp, dtype: str) -> str:
 
 
 @hlo("scatter")
-def scatter(n: HloOp, *operands: HloTensor) -> Any:
+def scatter(n: HloOp, *operands: HloTensor) -> HloTensor:
     """Windows of updates into a copy of x, each where a vector of indices says; those that do not lie in x whole are
     left out.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,12 @@ from .values import HloTensor
 
 
 @hlo("reshape", by_parts=True)
-def reshape(n: HloOp, x: HloTensor) -> Any:
+def reshape(n: HloOp, x: HloTensor) -> HloTensor:
     return n.reshape(x, n.shape)
 
 
 @hlo("broadcast_in_dim", by_parts=True)
-def broadcast_in_dim(n: HloOp, x: HloTensor) -> Any:
+def broadcast_in_dim(n: HloOp, x: HloTensor) -> HloTensor:
     return spread(n, x, n.numbers("broadcast_dimensions"), n.shape)
 
 
@@ -35,12 +34,12 @@ def spread(n: HloEmitter, x: HloTensor, dims: Sequence[int], shape: Sequence[int
 
 
 @hlo("transpose", by_parts=True)
-def transpose(n: HloOp, x: HloTensor) -> Any:
+def transpose(n: HloOp, x: HloTensor) -> HloTensor:
     return n.transpose(x, n.numbers("permutation"))
 
 
 @hlo("reverse", by_parts=True)
-def reverse(n: HloOp, x: HloTensor) -> Any:
+def reverse(n: HloOp, x: HloTensor) -> HloTensor:
     return flip(n, x, n.numbers("dimensions"))
 
 
@@ -53,7 +52,7 @@ def flip(n: HloEmitter, x: HloTensor, axes: Sequence[int]) -> HloTensor:
 
 
 @hlo("slice", by_parts=True)
-def slice_(n: HloOp, x: HloTensor) -> Any:
+def slice_(n: HloOp, x: HloTensor) -> HloTensor:
     starts, steps = n.numbers("start_indices"), n.numbers("strides")
     if x.pieces and n.shape.count(0) == 0 and all(s == 1 for s in steps):
         axis = x.axis
@@ -66,12 +65,12 @@ def slice_(n: HloOp, x: HloTensor) -> Any:
 
 
 @hlo("concatenate", by_parts=True)
-def concatenate(n: HloOp, *xs: HloTensor) -> Any:
+def concatenate(n: HloOp, *xs: HloTensor) -> HloTensor:
     return n.concat(xs, n.number("dimension"))
 
 
 @hlo("pad", by_parts=True)
-def pad(n: HloOp, x: HloTensor, value: HloTensor) -> Any:
+def pad(n: HloOp, x: HloTensor, value: HloTensor) -> HloTensor:
     return padded(
         n, x, value, n.numbers("edge_padding_low"), n.numbers("edge_padding_high"), n.numbers("interior_padding")
     )
@@ -96,7 +95,7 @@ def padded(
 
 def filled(n: HloEmitter, x: HloTensor, value: HloTensor, low: Sequence[int], high: Sequence[int]) -> HloTensor:
     """x with `value`, which may be computed, around it."""
-    number = None if value.array is None else value.array.reshape(())[()]
+    number = None if value.array is None else value.array.reshape(()).item()
     if number is not None and x.dtype != "i1":
         made: HloTensor = n("pad", x, low=tuple(low), high=tuple(high), value=fill(x.dtype, number))
         return made
@@ -123,11 +122,11 @@ def _spaced(n: HloEmitter, x: HloTensor, value: HloTensor, axis: int, between: i
 
 
 @hlo("iota")
-def iota(n: HloOp) -> Any:
+def iota(n: HloOp) -> HloTensor:
     axis = n.number("iota_dimension")
     return spread(n, n.places(n.shape[axis], n.dtype), [axis], n.shape)
 
 
 @hlo("get_dimension_size")
-def get_dimension_size(n: HloOp, x: HloTensor) -> Any:
+def get_dimension_size(n: HloOp, x: HloTensor) -> HloTensor:
     return n.constant(np.array(x.shape[n.number("dimension")]), n.dtype)

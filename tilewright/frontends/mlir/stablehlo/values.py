@@ -95,7 +95,7 @@ class HloTensor(Typed):
         at = 0
         for p in self.pieces if self.axis == axis else ():
             if at <= start and start + size <= at + p.size:
-                return self.n.slice(p.source, axis, p.start + start - at, size)  # type: ignore[no-any-return]
+                return self.n.slice(p.source, axis, p.start + start - at, size)
             at += p.size
         return None
 

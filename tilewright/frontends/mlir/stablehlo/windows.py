@@ -33,7 +33,7 @@ class Windows:
 
 
 @hlo("reduce_window")
-def reduce_window(n: HloOp, *operands: HloTensor) -> Any:
+def reduce_window(n: HloOp, *operands: HloTensor) -> HloTensor | list[HloTensor]:
     count = len(operands) // 2
     xs, inits = [real(x) for x in operands[:count]], [real(x) for x in operands[count:]]
     w, name, body = Windows(n, xs[0].rank), simple(n.block()), body_of(n)
@@ -123,7 +123,7 @@ def pooled(n: HloEmitter, x: HloTensor, w: Windows, name: str | None) -> HloTens
 
 
 @hlo("select_and_scatter")
-def select_and_scatter(n: HloOp, x: HloTensor, source: HloTensor, init: HloTensor) -> Any:
+def select_and_scatter(n: HloOp, x: HloTensor, source: HloTensor, init: HloTensor) -> HloTensor:
     """Every window of x gives its element of `source` to the place that it selects (the gradient of max pooling).
 
     For each place in a window: which windows select it, and what these give, put where it is in x.

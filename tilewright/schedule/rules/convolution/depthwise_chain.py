@@ -205,7 +205,7 @@ def _row_nest(s: Schedule, number: int, member: RowKernel, columns: Columns | No
     return nest
 
 
-def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tuple[Scheduled, Nest]:
+def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, object]) -> tuple[Scheduled, Nest]:
     from .. import known
 
     alone = cast(Hashable, one_thread(machine))
@@ -213,7 +213,9 @@ def _scheduled(kernel: Kernel, machine: Machine, given: Mapping[str, Any]) -> tu
 
 
 @lru_cache(maxsize=64)
-def _kept(kernel: Kernel, machine: Any, given: tuple[Any, ...], known: tuple[Any, ...]) -> tuple[Scheduled, Nest]:
+def _kept(
+    kernel: Kernel, machine: Machine, given: tuple[tuple[str, Any], ...], known: tuple[object, ...]
+) -> tuple[Scheduled, Nest]:
     """A schedule by the rules that are known, and its finished nest. They are kept: the tuner takes decisions of one
     member otherwise, and the others stay as they are."""
     from .. import schedule

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from ....support.sizes import current
 from ....tensor.analysis import flat
@@ -58,7 +57,7 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
 tactic(NAME, write)
 
 
-def row_nest(kernel: Kernel, machine: Any) -> Nest:
+def row_nest(kernel: Kernel, machine: Machine) -> Nest:
     """The finished loop nest of a kernel by the default rules, made once: a planner asks for many chains."""
     from .. import known
 
@@ -66,7 +65,7 @@ def row_nest(kernel: Kernel, machine: Any) -> Nest:
 
 
 @lru_cache(maxsize=512)
-def _row_nest(kernel: Kernel, machine: Any, known: Any) -> Nest:
+def _row_nest(kernel: Kernel, machine: Machine, known: object) -> Nest:
     from .. import schedule
 
     return finish(schedule(kernel, machine).schedule.nest())

@@ -150,8 +150,8 @@ def _write_through(kernel: Kernel, body: Stmt, stage: Stage) -> Stmt:
             return t
         values = {n: i for n, i in zip(names, t.indices, strict=True) if n is not None}
 
-        def read(x: Load) -> Load:
-            return t.value if x.buffer == source else x  # type: ignore[return-value]
+        def read(x: Load) -> Expr:
+            return t.value if x.buffer == source else x
 
         value = map_loads(substitute(target.value, values), read)
         return Target(target.buffer, tuple(substitute(i, values) for i in target.indices), value)
