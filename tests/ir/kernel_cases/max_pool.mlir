@@ -43,8 +43,8 @@ module {
     %v9 = arith.constant 0xff800000 : f32
     %v10 = arith.constant 0 : index
     %v11 = arith.constant 2 : index
-    %v14 = arith.constant 4 : index
-    %v21 = arith.constant 8 : index
+    %v17 = arith.constant 8 : index
+    %v20 = arith.constant 4 : index
     %v3 = arith.muli %tid, %v1 : index
     %v4 = arith.divui %v3, %nt : index
     %v5 = arith.addi %tid, %v2 : index
@@ -54,14 +54,14 @@ module {
       memref.store %v9, %p1[%v8] : memref<64xf32>
       scf.for %v12 = %v10 to %v11 step %v2 {
         scf.for %v13 = %v10 to %v11 step %v2 {
-          %v15 = arith.muli %v12, %v14 : index
-          %v16 = arith.addi %v15, %v13 : index
-          %v17 = arith.remui %v8, %v11 : index
-          %v18 = arith.muli %v17, %v11 : index
-          %v19 = arith.addi %v16, %v18 : index
-          %v20 = arith.divui %v8, %v11 : index
-          %v22 = arith.muli %v20, %v21 : index
-          %v23 = arith.addi %v19, %v22 : index
+          %v14 = arith.remui %v8, %v11 : index
+          %v15 = arith.muli %v14, %v11 : index
+          %v16 = arith.divui %v8, %v11 : index
+          %v18 = arith.muli %v16, %v17 : index
+          %v19 = arith.addi %v15, %v18 : index
+          %v21 = arith.muli %v12, %v20 : index
+          %v22 = arith.addi %v19, %v21 : index
+          %v23 = arith.addi %v22, %v13 : index
           %v24 = memref.load %p0[%v23] : memref<256xf32>
           %v25 = memref.load %p1[%v8] : memref<64xf32>
           %v26 = arith.maximumf %v24, %v25 fastmath<nsz> : f32

@@ -324,14 +324,19 @@ def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
     return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
 
 
+def _is_quick(machine: LlvmMachine) -> bool:
+    """Whether few passes have been measured to give code as fast as all of them."""
+    return machine.triple.startswith("x86_64") and machine.vector_bytes >= 32
+
+
 @contextmanager
 def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
-    """Inside: without strength reduction of addresses in loops, for long kernels of x86, whose instructions add and
-    scale them. It takes a third of the time there, as it is quadratic in the accesses of a loop, and the code is as
+    """Inside: without strength reduction of addresses in loops, for long kernels where instructions add and scale
+    them. It takes a third of the time there, as it is quadratic in the accesses of a loop, and the code is as
     fast. That is an option of all of LLVM: no other call of llvmlite runs meanwhile."""
     from llvmlite import binding as llvm
 
-    if len(llvm_ir_text) < _LONG or not machine.triple.startswith("x86_64"):
+    if len(llvm_ir_text) < _LONG or not _is_quick(machine):
         yield
         return
     with llvm.ffi.lib._lock:
@@ -367,7 +372,7 @@ def _optimized(text: str, machine: LlvmMachine, maker: llvm.TargetMachine) -> ll
     functions = [f for f in module.functions if not f.is_declaration]
     if len(functions) != 1 or "llvm.loop.unroll.count" in text:  # a program, or unrolling is wanted
         builder.getModulePassManager().run(module, builder)
-    elif _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
+    elif not _is_quick(machine) or _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
         builder.getFunctionPassManager().run(functions[0], builder)
     else:
         passes = llvm.create_new_function_pass_manager()

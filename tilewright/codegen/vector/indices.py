@@ -44,8 +44,9 @@ class Indices:
                 rest.append((text.depth[t.name] if bound is not None else 100, t, c))
                 known += bound, c
             else:
-                rest.append((50, t, c))
                 names = [env.get(v) for v in variables(t)]
+                inside = [text.depth[v] for v in variables(t) if isinstance(env.get(v), str)]
+                rest.append((50 if loads(t) else max(inside, default=1), t, c))
                 known += (None,) if loads(t) else (t, *names, c)
         if not rest:
             name = text.const(constant, "index")
