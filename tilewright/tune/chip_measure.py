@@ -41,7 +41,7 @@ def _begin() -> None:
 def _planned(target: str, kernel: Kernel, plan: TilePlan) -> Planned:
     if target not in _targets:
         _targets[target] = find(target)
-    formats = _targets[target].formats
+    formats = _targets[target].coprocessor.formats
     if (target, kernel) not in _selections:
         _selections[target, kernel] = select(kernel, formats.listing)
     return planned(_selections[target, kernel], formats, plan)
@@ -61,7 +61,7 @@ def differs(target: str, kernel: Kernel, default: TilePlan, plan: TilePlan) -> s
     results = []
     for p in (default, plan):
         made = _planned(target, kernel, p)
-        formats = _targets[target].formats
+        formats = _targets[target].coprocessor.formats
         try:
             check_order(formats, made.program)
         except TilewrightError as e:
