@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from ...support.errors import CompileError
-from ...support.sizes import Size, highest
+from ...support.sizes import Size, at_most, highest
 from ...tensor.expr import CASTS, Buffer, Load, Op, loads, variables
 from .open_sizes import OpenSizes
 from .values import Value, Vector, constant_text, element, type_text
@@ -257,7 +257,10 @@ class Builder:
     def _apart(self, key: Hashable, base: str, offset: int, lanes: int) -> bool:
         """Whether what has been loaded or stored is no element of so many behind the sum of a base and an offset."""
         place = self._places.get(key)
-        return place is not None and place[0] == base and not -lanes < place[1] - offset < place[2]
+        if place is None or place[0] != base:
+            return False
+        between = place[1] - offset  # a size, if one of them is
+        return at_most(between, -lanes) or at_most(place[2], between)
 
     def write_first(self, b: Buffer, at: str, value: Value, count: int) -> None:
         """Store the first `count` lanes of a vector."""
