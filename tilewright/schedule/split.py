@@ -65,7 +65,10 @@ def _best(
     for graph in divisions(function) if made.problems else ():
         if len(known) >= MOST_PARTS:
             break
-        cycles = sum(_part(f, machine, known, parts) for f in graph.functions())
+        cycles = 0.0
+        for f in graph.functions():
+            if cycles < least:  # else this division has lost already
+                cycles += _part(f, machine, known, parts)
         if cycles < least:
             least, best = cycles, graph
     return (made.executed.cycles, None) if best is None else (least, best)

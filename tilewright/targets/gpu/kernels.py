@@ -74,7 +74,7 @@ class GpuKernel:
     @property
     def scratch_parts(self) -> tuple[tuple[int, int], ...]:
         """Where each parameter's scratch memory begins in one buffer, and its bytes."""
-        sizes = [align_up(n * self.launch.threads, SCRATCH_ALIGN_BYTES) for n in self.scratch]
+        sizes = [align_up(n * self.launch.all_threads, SCRATCH_ALIGN_BYTES) for n in self.scratch]
         return tuple((sum(sizes[:i]), n) for i, n in enumerate(sizes))
 
     @property

@@ -97,7 +97,7 @@ class PlacedText(TextTarget, OnDevice):
         """See `tilewright.targets.base.Target`: the text is printed to see that it can be."""
         from ...codegen.clike.printer import emit
 
-        return emit(nest, self.dialect(), constants).launch.threads
+        return emit(nest, self.dialect(), constants).launch.all_threads
 
     def configured(self, parameters: Mapping[str, str]) -> Self:
         made = type(self)()
