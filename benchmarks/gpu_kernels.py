@@ -129,7 +129,7 @@ def _clocked(run: Callable[[], object]) -> float:
 
 def cuda_target() -> str:
     """The target of the first GPU, for its generation; PackageError where there is none."""
-    device = find("cuda").opened()
+    device = find("cuda").open_device()
     own = OWN.get(device.driver.capability())
     return f"cuda:sm={own}" if own else "cuda"
 

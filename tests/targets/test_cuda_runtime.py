@@ -206,10 +206,10 @@ def test_gpus_by_number_and_by_name(small, monkeypatch):
         assert "device=1: GPU B" in base.find("cuda").checks()["CUDA"]().detail
         for which in ("1", "gpu b"):
             target = base.find(f"cuda:device={which}")
-            assert target.opened().name == "GPU B (CUDA)" and "driver 12.8" in target.machine_name()
+            assert target.open_device().name == "GPU B (CUDA)" and "driver 12.8" in target.machine_name()
         assert base.find("cuda:sm_90a,device=1").name == "cuda:sm_90a,device=1"
         with pytest.raises(UsageError, match="cuda has no device '2' here") as e:
-            base.find("cuda:device=2").opened()
+            base.find("cuda:device=2").open_device()
         assert "0: GPU A; 1: GPU B" in e.value.hint
     finally:
         module.DEVICES.forget()

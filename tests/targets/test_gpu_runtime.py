@@ -335,7 +335,7 @@ def test_a_device_by_number_and_by_name(target):
         run = tw.compile(made, target=f"{target}:device={which}")
         assert (run(drawn(0, 4))[0] == want).all()
         assert run.package.target == f"{target}:device={which}"
-        assert base.find(run.package.target).opened() is device_of(target)
+        assert base.find(run.package.target).open_device() is device_of(target)
 
 
 def test_devices_that_are_not_there(target):
@@ -364,5 +364,7 @@ def test_devices_are_listed(target, capsys):
 def test_mlir_may_be_loaded_after_a_device():
     """Mesa's driver brings an LLVM that does not bear another one behind it."""
     device_of("vulkan")
-    code = "from tilewright.targets.base import find; find('vulkan').opened(); import torch_mlir.ir as i; i.Context()"
+    code = (
+        "from tilewright.targets.base import find; find('vulkan').open_device(); import torch_mlir.ir as i; i.Context()"
+    )
     subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True)

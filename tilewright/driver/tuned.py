@@ -47,11 +47,13 @@ class Tuned:
     @staticmethod
     def open(target: Target, description: Description, threads: int) -> Tuned:
         path = get("TILEWRIGHT_DB")
+        if not path.is_file():
+            return Tuned(None)
         chip = target.coprocessor
         coprocessor = None if chip is None else coprocessor_machine(chip)
         host = target if chip is None else chip.host
         tuning = None if host is None else host.tuning()
-        if not (tuning or coprocessor) or not path.is_file():
+        if not (tuning or coprocessor):
             return Tuned(None)
         from .tuning_database import Database, Machine
 

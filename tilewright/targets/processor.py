@@ -49,6 +49,11 @@ class Processor(Machine):
 
         return dot_products(self)
 
+    @property
+    def few_passes(self) -> bool:
+        """See `tilewright.codegen.llvm.machine.LlvmMachine`: measured with vectors of AVX2 and AVX-512."""
+        return self.arch == "x86_64" and self.vector_bytes >= 32
+
     def llvm_features(self) -> str:
         """The feature string for LLVM."""
         return ",".join(f"+{f}" for f in self.features)

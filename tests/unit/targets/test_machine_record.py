@@ -257,7 +257,7 @@ def test_what_a_target_cannot_has_one_clear_error():
 
     bare = Bare()
     assert bare.recorded == "bare" and not any(can(bare) for can in ASKED.values())
-    assert not (bare.forms() or bare.device_list() or bare.beside(bare) or bare.start(1) or bare.check({}))
+    assert not (bare.forms() or bare.device_list() or bare.attached_to(bare) or bare.start(1) or bare.check({}))
     with pytest.raises(UsageError, match="'bare' has no parameters") as e:
         bare.configured({"array": "16", "bus": "8"})
     assert e.value.hint == "leave out :array=16,bus=8"

@@ -324,11 +324,6 @@ def optimized_llvm(llvm_ir_text: str, machine: LlvmMachine) -> str:
     return str(_optimized(llvm_ir_text, machine, target_machine(machine)))
 
 
-def _is_quick(machine: LlvmMachine) -> bool:
-    """Whether few passes have been measured to give code as fast as all of them."""
-    return machine.triple.startswith("x86_64") and machine.vector_bytes >= 32
-
-
 @contextmanager
 def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
     """Inside: without strength reduction of addresses in loops, for long kernels where instructions add and scale
@@ -336,7 +331,7 @@ def _code_generation(llvm_ir_text: str, machine: LlvmMachine) -> Iterator[None]:
     fast. That is an option of all of LLVM: no other call of llvmlite runs meanwhile."""
     from llvmlite import binding as llvm
 
-    if len(llvm_ir_text) < _LONG or not _is_quick(machine):
+    if len(llvm_ir_text) < _LONG or not machine.few_passes:
         yield
         return
     with llvm.ffi.lib._lock:
@@ -372,7 +367,7 @@ def _optimized(text: str, machine: LlvmMachine, maker: llvm.TargetMachine) -> ll
     functions = [f for f in module.functions if not f.is_declaration]
     if len(functions) != 1 or "llvm.loop.unroll.count" in text:  # a program, or unrolling is wanted
         builder.getModulePassManager().run(module, builder)
-    elif not _is_quick(machine) or _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
+    elif not machine.few_passes or _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
         builder.getFunctionPassManager().run(functions[0], builder)
     else:
         passes = llvm.create_new_function_pass_manager()

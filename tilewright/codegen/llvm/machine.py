@@ -43,6 +43,10 @@ class LlvmMachine(Protocol):
     def vector_bytes(self) -> int:
         """The longest vectors that a kernel keeps on its stack."""
 
+    @property
+    def few_passes(self) -> bool:
+        """Whether few passes of LLVM have been measured to give code as fast as all of them."""
+
     def llvm_features(self) -> str:
         """What the processor has and has not, for LLVM: ``+neon,-sve``."""
 
@@ -73,6 +77,7 @@ class LlvmRecord:
     reloc: str = "pic"
     index_bits: int = 64
     vector_bytes: int = 16
+    few_passes: bool = False
 
     def llvm_features(self) -> str:
         return ",".join(f"+{f}" for f in self.features)

@@ -41,7 +41,7 @@ class Builder:
         self._loaded: dict[str, dict[Hashable, Value]] = {}
         #: for each scope what ends with it, and the loop that it is, if values can be made before that
         self._inside: list[list[tuple[dict[Any, Any], Hashable, Any]]] = [[]]
-        self._loops: list[Loop | None] = [None]
+        self._loops: list[EmittedLoop | None] = [None]
         #: how many scopes are around a name, where it is not all of the kernel
         self._around: dict[str, int] = {}
         self._indent = ""
@@ -132,7 +132,7 @@ class Builder:
         """The scope of a loop that is entered at least once by one thread, whose head is the last line; `writes` are
         the buffers that change in it."""
         lines, head = self.lines, len(self.lines) - 1
-        loop = Loop(writes, [], self._indent)
+        loop = EmittedLoop(writes, [], self._indent)
         with self.scope():
             self._loops[-1] = loop
             yield
@@ -344,7 +344,7 @@ class Builder:
         return self.op_value(f"func.call @{name}({', '.join(a.ssa for a in args)}) : {types}", result)
 
 
-class Loop(NamedTuple):
+class EmittedLoop(NamedTuple):
     """A loop that is being emitted: the buffers that change in it, the lines before it and how they begin."""
 
     writes: Set[str]

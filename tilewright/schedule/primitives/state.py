@@ -270,9 +270,12 @@ class State:
 
     @property
     def legal(self) -> bool:
-        """Whether the nest breaks no rule, of one that can be shown to."""
-        with typically(False):
-            return not self._provable or self._illegal() is None
+        """Whether the nest breaks no rule, of one that can be shown to; False where sizes leave that open."""
+        try:
+            with typically(False):
+                return not self._provable or self._illegal() is None
+        except Undecided:
+            return False
 
     def _illegal(self) -> str | None:
         """The first rule that the nest breaks, in words."""
