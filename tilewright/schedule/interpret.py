@@ -224,10 +224,8 @@ class Interpreter:
         first = np.ones(count, bool)
         for v in s.reduction:
             if v in full:
-                first &= np.broadcast_to(full[v], count) == 0
-        positions = [
-            np.broadcast_to(self.position(t.buffer, self.indices(t.indices, full, count)), count) for t in s.targets
-        ]
+                first &= _spread(full[v], count) == 0
+        positions = [_spread(self.position(t.buffer, self.indices(t.indices, full, count)), count) for t in s.targets]
         values = [] if only_init else [self.hoisted(t.value, s, full, count) for t in s.targets]
         for part in self.rounds(s, positions, count):
             inner = {v: a[part] if a.ndim else a for v, a in full.items()} if len(part) != count else full
@@ -331,7 +329,7 @@ class Interpreter:
         return np.asarray(flat)
 
     def read(self, name: str, indices: tuple[np.ndarray, ...], dtype: str, count: int) -> np.ndarray:
-        p = np.broadcast_to(self.position(name, indices), count)
+        p = _spread(self.position(name, indices), count)
         m = self.memory[name]
         if m.buffer.dtype != dtype:
             self.fail(f"{name} holds {m.buffer.dtype} and is read as {dtype}")
@@ -367,7 +365,7 @@ class Interpreter:
         if isinstance(e, Const):
             return np.broadcast_to(evaluate(e, {}), count)
         if isinstance(e, Var) and e.name in env:
-            return np.broadcast_to(env[e.name], count)
+            return _spread(env[e.name], count)
         names, guarded = self.facts(e)
 
         def cut(x: Expr) -> Expr:
@@ -390,7 +388,7 @@ class Interpreter:
         if missing:
             self.fail(f"loop variable {', '.join(sorted(missing))} is used outside its loop")
         result = evaluate(e, bound, lambda name, at, dtype: self.read(name, at, dtype, count))
-        return np.broadcast_to(result, count)
+        return _spread(result, count)
 
     def facts(self, e: Expr) -> tuple[set[str], bool]:
         """The variables of an expression, and whether it holds a guard."""
@@ -408,6 +406,11 @@ class Interpreter:
                 part = {v: a[take] if a.ndim else a for v, a in env.items()}
                 result[take] = self.value(branch, part, int(take.sum()))
         return result
+
+
+def _spread(a: np.ndarray, count: int) -> np.ndarray:
+    """One element for each of `count` iterations; nobody writes to them."""
+    return a if a.shape == (count,) else np.broadcast_to(a, count)
 
 
 def _rebuild(e: Expr, args: tuple[Expr, ...]) -> Expr:
