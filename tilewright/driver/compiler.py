@@ -12,12 +12,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..frontends.protocol import TracedSource, path_of
 from ..ir.graph import Graph
-from ..runtime.executable import Executable
-from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
 from ..support import bugs
 from ..support.budget import check_time, limited
@@ -37,6 +35,9 @@ from .request import CompileRequest
 from .stages import stages
 from .state import Stage, State
 from .states import check_target
+
+if TYPE_CHECKING:
+    from ..runtime.executable import Executable
 
 
 @dataclass
@@ -195,6 +196,8 @@ def _executable(state: State) -> Executable:
     assert state.package is not None
     if state.request.share is not None:
         state.request.share(state.package)
+    from ..runtime.open_executable import make
+
     executable = make(state.package, state.options.thread_count)
     if state.options.verify:
         from .verify import verify_kernels

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..support.dtypes import NUMPY
 from ..support.mapped_file import MappedFile
-from .executable import Executable
 
 if TYPE_CHECKING:
+    from .executable import Executable
     from .open_parts import SubgraphVersions
 
 #: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
