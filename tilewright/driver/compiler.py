@@ -18,8 +18,6 @@ from ..frontends.open_graph import OpenGraph
 from ..frontends.protocol import TracedSource, name_of, open_source, path_of
 from ..graph.cut import has_control_flow
 from ..ir.graph import Graph
-from ..runtime.executable import Executable
-from ..runtime.open_executable import make
 from ..schedule.rules import all_ours
 from ..support import internal_errors
 from ..support.budget import check_time, limited
@@ -43,6 +41,7 @@ from .states import check_target
 
 if TYPE_CHECKING:
     from ..runtime.dynamic import DynamicExecutable
+    from ..runtime.executable import Executable
     from ..runtime.parts import Source
 
 
@@ -216,6 +215,8 @@ def _executable(state: State) -> Executable:
     assert state.package is not None
     if state.request.share is not None:
         state.request.share(state.package)
+    from ..runtime.open_executable import make
+
     executable = make(state.package, state.options.thread_count)
     if state.options.verify:
         from .verify import verify_kernels

@@ -12,8 +12,6 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..program.package import Package
-from ..runtime.executable import Executable
 from ..support import persistent_process, providers
 from ..support.errors import CompileError, TilewrightError, UsageError
 from ..support.files import own_folder, sweep
@@ -22,6 +20,7 @@ from .package_cache import bound
 from .request import CompileRequest
 
 if TYPE_CHECKING:
+    from ..program.package import Package
     from .compile_state import State
     from .package_cache import CacheEntry
 
@@ -112,9 +111,9 @@ def produce(request: CompileRequest, entry: CacheEntry | None) -> tuple[State, P
     whether it is in its place now; None if that is not of the bytes that were compiled."""
     from .compiler import run
 
-    state, made = run(replace(request, keep=False, unloaded=True))
-    package = made.package if isinstance(made, Executable) else made
-    if not isinstance(package, Package):
+    state, _ = run(replace(request, keep=False, unloaded=True))
+    package = state.package
+    if package is None:
         return state, None, False
     with contextlib.suppress(OSError, UsageError):
         if entry is not None:

@@ -17,9 +17,9 @@ from ..support.dtypes import NUMPY
 from ..support.errors import UsageError
 from ..support.host_plan import BodyInfo, SubgraphPlan, Tree
 from ..support.mapped_file import MappedFile
-from .executable import Executable
 
 if TYPE_CHECKING:
+    from .executable import Executable
     from .open_parts import SubgraphVersions
 
 #: the value of a name at run time: an array, an `EmbeddedConstant`, a list of arrays (a sequence), None (an empty
