@@ -78,7 +78,7 @@ def compile_state(
     observe: Observer | None = None,
     **options: Any,
 ) -> tuple[State, Any]:
-    """What `tilewright.compile` returns, by running the stages, with everything that was made on the way.
+    """Runs the pipeline: the state of the compilation, and what `tilewright.compile` returns.
 
     Without `keep` constants go when they have been packed. With `ahead` the processes that compile kernels start when
     the model has been read, as many as it may have work for. With `unloaded` the package itself comes, to be
@@ -131,7 +131,7 @@ def _open_dims(source: Any, options: Options) -> Sequence[Dim]:
 
 def _compile_open(source: Any, dims: Sequence[Dim], arguments: dict[str, Any]) -> tuple[State, Any]:
     """`compile_state` for all sizes of open dimensions at once; UnsupportedError where the model needs to know one.
-    Ranges that nobody gave are narrowed to what the model asks for (`narrow_ranges`)."""
+    Default ranges are narrowed to what the model supports (`narrow_ranges`)."""
     try:
         rounds = 0
         while True:

@@ -18,7 +18,7 @@ def exports(target: Any) -> bool:
 
 
 def check_settings(target: Any, settings: Mapping[str, str]) -> None:
-    """UsageError if the target exports nothing, or for a setting it has not."""
+    """UsageError if the target exports nothing, or does not have one of the settings."""
     if not exports(target):
         known = ", ".join(n for n, t in sorted(base.targets().items()) if isinstance(t, base.Exporter))
         raise UsageError(

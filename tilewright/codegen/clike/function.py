@@ -12,20 +12,20 @@ from .dialect import Dialect
 
 @dataclass(frozen=True)
 class DispatchSize:
-    """On how many threads a kernel runs: threads of a block, and blocks (x, y, z). Of a kernel whose loops share their
-    iterations out (`thread`) any number is right."""
+    """Launch size of a kernel: threads of a block, and blocks (x, y, z). A kernel whose parallel loop (`thread`) is
+    divided among all threads is right with any."""
 
     block: tuple[int, int, int] = (1, 1, 1)
     grid: tuple[int, int, int] = (1, 1, 1)
 
     def extent(self, axis: str) -> int:
-        """Of ``block.x`` and the like: how many threads there are."""
+        """The extent of ``block.x`` and the like."""
         name, _, dim = axis.partition(".")
         return (self.block if name == "block" else self.grid)["xyz".index(dim)]
 
     @property
     def threads(self) -> int:
-        """Of all blocks together."""
+        """The number of threads of all blocks together."""
         return prod(self.block) * prod(self.grid)
 
 

@@ -73,7 +73,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def compile_text(symbol: str, text: str, machine: LlvmMachine, maker: str) -> tuple[bytes, dict[str, Any], Any]:
-    """One kernel in the way of a job (`pool.Job`): its object, `stats`, and what its maker made, as JSON."""
+    """Compiles the kernel of a job (`pool.Job`): its object, `stats`, and what its maker made, as JSON."""
     if maker:
         made, data, stats = named(maker)(text, machine)
         return data, stats, made.to_json()
@@ -111,7 +111,7 @@ def run_repro(path: str) -> int:
 
 
 def prepare(ahead: str) -> None:
-    """Import and build what every kernel takes, which the module `ahead` knows of."""
+    """Warm up: import and build what every kernel needs, as the module `ahead` does it."""
     from ...ir.context import context
     from . import assemble
 
