@@ -36,7 +36,7 @@ class Tuned:
     """
 
     machine: Machine | None
-    #: the processor beside the host, if the target has one whose kernels are planned
+    #: the coprocessor, if the target has one whose kernels are planned
     coprocessor: Machine | None = None
     database: Database | None = None
     problem: str = ""
@@ -79,12 +79,12 @@ class Tuned:
         return self._result(kernel_key, kernel, self.machine) is not None
 
     def plan(self, kernel: Kernel) -> tuple[dict[str, Any], str] | None:
-        """The decisions of a tuned plan for the processor beside the host, and the plan that they led to."""
+        """The decisions of a tuned plan for the coprocessor, and the plan that they led to."""
         result = self._result(kernel_key, kernel, self.coprocessor)
         return (result.decisions, result.digest) if result is not None else None
 
     def taken(self, kernel: Kernel, why: str) -> None:
-        """That processor runs a kernel whose plan is known here, as tuned, or not: `why`."""
+        """Note that the coprocessor runs a kernel with its tuned plan, or `why` it does not."""
         result = self._result(kernel_key, kernel, self.coprocessor)
         if result is not None and not why:
             self.used[kernel.name] = result

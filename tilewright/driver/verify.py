@@ -3,7 +3,8 @@
 The model runs on seeded random inputs with the results of all kernels kept. Then four comparisons, each of which finds
 the errors of one part of the compiler:
 
-1. every kernel call against the meaning of its level-3 IR, in float64, on the very inputs that the kernel had: finds
+1. every kernel call against the reference interpreter of level 3, in float64, on the very inputs that the kernel had:
+finds
    errors of schedules, code generation and LLVM, and names the first kernel that is wrong;
 2. the results of the model with the kernels' results kept against those of the executable as it will be used: finds
    errors of the memory plan and of the order of calls;
@@ -14,9 +15,9 @@ the errors of one part of the compiler:
 With a precision below f32 the last two comparisons only find gross errors, and the error of every kernel against f32
 is reported instead (see `precision`).
 
-An error is relative to the largest value of its array. The last two comparisons allow what rounding to one of two
-quanta explains (`quantized_tolerance`). Integers and booleans must be equal; where they come from comparing floats,
-which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
+An error is relative to the largest value of its array. In quantized models the last two comparisons allow what rounding
+to the neighbouring quantum explains (`quantized_tolerance`). Integers and booleans must be equal; where they come from
+comparing floats, which float64 may decide otherwise, equal to the same IR evaluated in the model's own precision.
 """
 
 from __future__ import annotations

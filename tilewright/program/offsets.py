@@ -18,8 +18,8 @@ _ORDERS: tuple[Callable[[Any], tuple[int, ...]], ...] = (
 
 
 def place_groups(groups: Sequence[AliasSet], steps: int, align: int, tight: bool) -> tuple[int, int]:
-    """Give every group an offset; `tight` searches longer. The size of the arena, and the most bytes that live at one
-    of so many steps."""
+    """Give every group an offset; `tight` searches longer. Returns the size of the arena, and the peak of live bytes
+    over so many steps."""
     bound = max(live_bytes(groups, steps, align), default=0)
     size = _place(groups, align)
     if tight and size > bound:

@@ -21,8 +21,8 @@ class Rate:
     per_cycle: float
 
     def cycles(self, count: float) -> float:
-        """The least cycles of a step with so many that do not need each other, where each needs its own of the last
-        step."""
+        """The least cycles of a step with so many independent instructions, each of which needs its own result of the
+        last step."""
         return max(count / self.per_cycle, float(self.latency))
 
     @property
@@ -168,8 +168,9 @@ class WarpLoad:
 
 @dataclass(frozen=True)
 class WarpFold:
-    """How threads that hold matrices of sums in parts, in `memory`, come to the sum or the largest number of each row:
-    ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All threads that hold parts of a row then have its r."""
+    """Row reductions of fragments, matrices of sums that threads hold in parts in `memory`: the sum or maximum of each
+    row, ``r[m] = r[m] + x[m, n]``, or the larger one, for all n. All threads that hold parts of a row then have its
+    r."""
 
     name: str
     memory: str = "fragment"
@@ -177,7 +178,7 @@ class WarpFold:
 
 @dataclass(frozen=True)
 class BulkCopy:
-    """A copy of a box of a parameter to `memory` by an engine of its own: one thread begins it, and all that share the
+    """A copy of a box of a parameter to `memory` by a copy engine (TMA): one thread begins it, and all that share the
     memory wait until its bytes are there.
 
     A box has up to `dims` dimensions of up to `side` elements, which lie in memory one after the other, from a multiple
@@ -197,8 +198,9 @@ class BulkCopy:
 
 @dataclass(frozen=True)
 class RegisterTrade:
-    """How teams of `threads` threads hand registers to each other: a block has `total`, at first each of its threads
-    the same number, a multiple of `step`. Then those of a team may keep `least` to `most`.
+    """Register reallocation between warpgroups (``setmaxnreg``), of `threads` threads each: a block has `total`
+    registers, at first the same multiple of `step` for each thread. Then a thread of a warpgroup may have `least` to
+    `most`.
 
     >>> RegisterTrade(65536, 128).each(384)
     168
@@ -217,9 +219,9 @@ class RegisterTrade:
 
 @dataclass(frozen=True)
 class CoalescedAccess:
-    """How neighbouring threads reach memory. So many run an access `together`; memory moves whole sectors, and a
-    thread's longest access is of `access_bytes`. Memories named in `shared` have banks, each of which gives a word a
-    turn, the same one to all that ask for it."""
+    """How threads of a warp access memory. `together` threads run one access; memory moves whole sectors, and the
+    longest access of a thread has `access_bytes`. Memories named in `shared` have banks, each of which serves one word
+    at a time, to all threads that ask for it."""
 
     together: int = 32
     sector_bytes: int = 32

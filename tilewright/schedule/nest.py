@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Stmt:
-    """Base of the statements. What is often asked of them is found once: trees share what a primitive leaves alone."""
+    """Base of the statements. Frequent queries are cached: trees share what a primitive leaves unchanged."""
 
     #: the statements right below
     parts: ClassVar[Any] = ()
@@ -90,7 +90,7 @@ class Stmt:
 
     @cached
     def known(self) -> dict[object, Any]:
-        """What somebody found out about this statement and wants to keep, by all that it hangs on."""
+        """A cache for analyses of this statement, by everything that their results depend on."""
         return {}
 
     @cached
@@ -203,8 +203,8 @@ class Barrier(Stmt):
 class AsyncCopy(Stmt):
     """Begins the plain copies in `body`, loops around stores, and does not wait for them.
 
-    Each time it runs is a group of its own, an empty one too. Until a `Wait` for `token`, what is copied must not
-    change, and nobody may touch where it goes.
+    Each execution forms a group, an empty one too. Until a `Wait` for `token` the source must not change, and the
+    destination must not be accessed.
 
     With `bulk` an engine of the machine does it (`machine.BulkCopy`): one thread begins it for all that share the
     memory, all of them wait, and what is copied may be zero beyond a parameter (``guard``). The body may be under a
@@ -235,8 +235,8 @@ class Pack:
     Each dimension d of the source is padded with zeros to a multiple of its `splits[d]` (innermost factors last, as for
     ``reshape``), split, and the resulting dimensions permuted by `order`:
     ``np.pad(w).reshape(k, n // 32, 32).transpose(1, 0, 2)`` is ``splits=((), (32,)), order=(1, 0, 2)``. Before that,
-    the first `repeats[d]` elements of dimension d follow it once more, round and round. A number without dimensions is
-    taken as one element of each that is split.
+    the first `repeats[d]` elements of dimension d follow it once more, round and round. A scalar counts as one element
+    of each dimension that is split.
     """
 
     source: str

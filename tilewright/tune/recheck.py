@@ -77,7 +77,7 @@ class Pair:
         return {name for name in self.used if _slower(self.ratios.get(name))}
 
     def slower(self) -> bool:
-        """Whether the whole is."""
+        """Whether the model as a whole is slower."""
         return _slower(self.ratios[""]) or _slower(whole_calls(self.plain, self.tuned), WHOLE)
 
 

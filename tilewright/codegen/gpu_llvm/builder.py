@@ -120,7 +120,7 @@ class GpuLlvmBuilder(gpu.KernelText):
 
     @contextmanager
     def where(self, cond: str, label: str = "then") -> Iterator[None]:
-        """Inside: only where a condition holds."""
+        """A context: what is emitted in it runs only where a condition holds."""
         inside, after = self.new_label(label), self.new_label("after")
         self.line(f"br i1 {cond}, label %{inside}, label %{after}")
         self.begin(inside)

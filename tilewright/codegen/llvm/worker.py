@@ -112,7 +112,7 @@ def run_repro(path: str) -> int:
 
 
 def prepare(ahead: str) -> None:
-    """Import and build what every kernel takes, which the module `ahead` knows of."""
+    """Warm up: import and build what every kernel needs, as the module `ahead` does it."""
     from ...ir.context import context
     from . import assemble
 

@@ -21,7 +21,7 @@ class Registers:
         self.at, self.text, self.buffers, self.strided = strided.at, strided.text, strided.at.buffers, strided
         self._alive: set[str] = set()
         self._whole: set[Key] = set()
-        #: how far lanes are from the first one, None: neighbours
+        #: offsets of the lanes from the first one; None: contiguous
         self._lanes: dict[Key, tuple[int, ...] | None] = {}
 
     def key(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Key:
@@ -41,7 +41,7 @@ class Registers:
         return key
 
     def _spread(self, buffer: Buffer, flat: Expr, term: str) -> tuple[int, tuple[int, ...]]:
-        """The element in the first lane, and how far from it the others are, where they are no neighbours."""
+        """The element in the first lane, and the others' offsets from it where they are not contiguous."""
         found = self.strided.lane_offsets(flat)
         first = None if found is None else const_value(simplify(substitute(found[0], self.at.unrolled()), {}))
         if found is None or first is None:

@@ -135,7 +135,7 @@ def inputs_of(value: OnnxValue) -> set[int]:
     return found
 
 
-#: operators that lose nothing of small operands, or next to nothing: who asks for the result asks for all of them
+#: operators that lose (almost) nothing of small operands: whoever needs the result needs all of them
 ARITHMETIC = frozenset({
     "constant", "cast", "reshape", "expand", "transpose", "slice", "concat", "pad", "add", "sub", "mul", "div", "mod",
     "pow", "neg", "abs", "sign", "sqrt", "floor", "ceil", "round", "max", "min", "reduce_prod",
@@ -143,9 +143,9 @@ ARITHMETIC = frozenset({
 
 
 def is_arithmetic(value: OnnxValue) -> bool:
-    """Whether a tensor is computed from arguments of @main as shapes are: element by element, or read at known places.
-
-    Not so are results of tables, sums, comparisons ...: they are the same for many values of the arguments.
+    """Whether a tensor is computed from arguments of @main by shape arithmetic alone: elementwise, or read at constant
+    positions. Results of table lookups, sums, comparisons ... are not: they are the same for many values of the
+    arguments.
     """
     todo, seen = [value.ssa], set()
     while todo:
@@ -169,10 +169,9 @@ LOSSLESS = frozenset({
 
 
 def sources(value: OnnxValue) -> list[ir.Value]:
-    """The arguments of @main and the results of operators that lose something which are known once a tensor is known.
-
-    It is made of them by operators that lose nothing, has as many elements as they have together, and nothing can
-    cancel out. The tensor itself where there are no such.
+    """The arguments of @main, and the results of operators that lose information, that can be recovered from a tensor:
+    it is computed from them by operators that lose nothing, has as many elements as they have together, and nothing
+    cancels out. The tensor itself if there are none.
     """
     if value.ssa is None:
         return []
@@ -195,7 +194,7 @@ def sources(value: OnnxValue) -> list[ir.Value]:
 
 
 def reached(value: OnnxValue, ends: set[ir.Value]) -> set[ir.Value]:
-    """Those of `ends` that a tensor is computed from, as far as others of them do not lie between."""
+    """Those of `ends` that a tensor is computed from directly, not through another one of them."""
     todo, found, seen = [value.ssa], set(), set()
     while todo:
         v = todo.pop()

@@ -59,8 +59,8 @@ def touches_complex(node: torch.fx.Node) -> bool:
 
 
 def result_of(node: torch.fx.Node) -> Any:
-    """What PyTorch says of the result of a node; of what is taken from it where it says nothing, as of what runs under
-    a state of its random numbers."""
+    """PyTorch's metadata of a node's result; where there is none (operators that run under an RNG state), that of the
+    elements that are taken from it."""
     if node.meta.get("val") is not None:
         return node.meta["val"]
     taken = {u.args[1]: result_of(u) for u in node.users if u.target is operator.getitem}
@@ -113,7 +113,7 @@ def place_of(node: torch.fx.Node) -> str:
 
 
 class TorchImportContext(Protocol):
-    """What a node asks of the importer."""
+    """The importer, as nodes use it."""
 
     make: Maker
     failures: list[ImportFailure]

@@ -136,7 +136,8 @@ def batch_norm_training(
 
 @aten("_batch_norm_with_update_functional")
 def batch_norm_with_update(n: FxNode, x: FxTensor, *rest: Any) -> list[FxTensor]:
-    """The same, between the statistics of this batch and the running ones what other devices keep."""
+    """As `batch_norm_training`, with the (empty) reserve tensor that other devices use between the statistics of this
+    batch and the running ones."""
     made = batch_norm_training(n, x, *rest[:-2], True, *rest[-2:])
     return [*made[:3], n.full((0,), 0, "ui8"), *made[3:]]
 

@@ -1,4 +1,4 @@
-"""Reductions of runs of rows whose lengths are data, but not their number: segments, bags of embeddings."""
+"""Segment reductions and embedding bags: runs of rows whose lengths are data, but not their number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCES = {"add": "reduce_sum", "max": "reduce_max", "min": "reduce_min", "mul":
 
 
 def masked(n: FxNode, x: FxTensor, mask: FxTensor, combine: str, axis: int) -> FxTensor:
-    """Over `axis` of x [..., segments or 1, rows, ...] what the mask (of x's rank) holds for."""
+    """Reduces x [..., segments or 1, rows, ...] over `axis`, only where the mask (of x's rank) holds."""
     none = n.full((), neutral(x.dtype, combine), x.dtype)
     made: FxTensor = n(REDUCES[combine], n("where", mask, x, none), axes=(axis,))
     return made

@@ -17,8 +17,8 @@ Tile = tuple[int, int, int]
 
 class Step(NamedTuple):
     """A step of the reduction in a tile: rows and outer rows, vectors of columns that are loaded, sums; `stores` are
-    the vectors that leave at the end. `lane_loads` is how many loads a vector of columns takes, `panel` the cycles that
-    each takes more where its panel of columns lies."""
+    the vectors of results. `lane_loads` is the number of loads of a vector of columns, `panel` the extra cycles of
+    each, by the level of memory that its panel is in."""
 
     rows: int
     outer: int
@@ -59,7 +59,7 @@ class Instruction:
         return steps * step + self.costs.around + self.costs.store[not whole_rows] * x.stores
 
     def factor(self, tile: Tile) -> float:
-        """How much longer a tile takes than what is counted."""
+        """A correction: measured over counted cycles of such a tile."""
         wide = self.costs.wide if tile[2] > self.costs.wide_vectors and tile[0] * tile[1] > 1 else 1.0
         return wide * (self.costs.outer if tile[1] > 1 else 1.0)
 

@@ -19,10 +19,10 @@ class CutPrimitives(State):
         """One loop becomes two that follow each other: over the first `at` iterations, and over the others. Returns
         the second loop, then the copies of the loops and those of the blocks inside it, from the outside in.
 
-        The order of the iterations stays as it is. What lives during one iteration (a tile of sums) each loop has for
-        itself, so both can be scheduled further, each in its own way. Refused for a place that is not inside the loop,
-        for varying extents, for vectorized loops and those that stand for an instruction, and where a reduction with
-        its initial value runs over the loop (`decompose_reduction` takes that out).
+        The order of the iterations stays as it is. Temporaries of one iteration (a tile of sums) are duplicated, so
+        that the loops can be scheduled independently. Refused for a place that is not inside the loop, for varying
+        extents, for vectorized loops and those that stand for an instruction, and where a reduction with its initial
+        value runs over the loop (`decompose_reduction` takes that out).
 
         >>> from tilewright import Schedule, te
         >>> s = Schedule(te.from_nest('''
@@ -57,7 +57,7 @@ class CutPrimitives(State):
         return (*renamed[0].values(), *renamed[1].values())
 
     def _can_be_cut(self, f: For) -> None:
-        """Raise ScheduleError if what a loop means hangs on its being one."""
+        """ScheduleError if the loop's meaning depends on its not being split."""
         if f.kind == "vector":
             raise ScheduleError(f"{f.var} is vectorized already", stage="schedule", hint="cut it before")
         if f.note("dot") is not None or f.note("tiles") is not None:
@@ -108,7 +108,7 @@ def _copy(f: For, at: int, loops: dict[str, str], blocks: dict[str, str], buffer
 
 
 def _settled(f: For, outer: dict[str, tuple[int, int]]) -> Stmt:
-    """A loop with the extents inside it as simple as its own range allows."""
+    """A loop whose inner extents are simplified for its range."""
     ranges = all_ranges(f, outer)
 
     def visit(s: Stmt) -> Stmt:

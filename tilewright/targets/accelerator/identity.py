@@ -62,7 +62,7 @@ def design_of(chip: Chip) -> str:
 
 @lru_cache(1)
 def version() -> str:
-    """Of the code in this folder."""
+    """A digest of the code in this folder."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
     return f"tilewright {__version__}, chips {digest[:12]}"

@@ -1,4 +1,4 @@
-"""The ceilings of this CPU, measured by four loops in LLVM IR that run as a program of ours on all threads.
+"""Measures the rooflines of this CPU by four microbenchmarks in LLVM IR, which run on all threads.
 
     peak    multiply-adds on registers, as many chains as hide their latency     read   sums over memory
     write   one value to all of memory                                           copy   one half of memory to the other

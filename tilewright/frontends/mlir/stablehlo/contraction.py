@@ -1,4 +1,4 @@
-"""Products of matrices, and convolution."""
+"""Imports of ``dot_general`` and ``convolution``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .values import HloTensor
 
 
 def factors(n: HloOp, x: HloTensor, y: HloTensor) -> tuple[HloTensor, HloTensor, dict[str, str]]:
-    """Both factors in one dtype, and the attributes with which a product has the dtype of the result."""
+    """Both operands in one dtype, and the attributes that give the product the dtype of the result."""
     n.need(n.dtype != "i1", "of booleans")
     if x.dtype == y.dtype == n.dtype:
         return x, y, {}
@@ -92,7 +92,8 @@ def _channels_first(r: int) -> list[int]:
 
 
 def _around(n: HloOp, x: HloTensor, axes: list[int]) -> tuple[HloTensor, list[int], list[int]]:
-    """x and how many zeros the convolution itself puts around it: what it cannot do is done to x."""
+    """x and the padding of the convolution. Negative padding and dilation of x, which `conv` has not, are applied to
+    x."""
     r = len(axes)
     pads, spaced = n.numbers("padding", [0] * 2 * r), n.numbers("lhs_dilation", [1] * r)
     low, high = pads[0::2], pads[1::2]

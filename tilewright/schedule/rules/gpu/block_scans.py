@@ -19,7 +19,7 @@ from ...nest import Alloc, Barrier, Stmt, seq, store
 from ..custom.nests import index, select
 from .thread_binding import BLOCK, axis, block_number, blocks_on_grid, grid_of, on, only_if
 
-#: of how many parts of a sum a thread makes one in a step of the tree
+#: how many partial sums a thread combines in a step of the reduction tree
 FAN = 8
 
 
@@ -50,7 +50,8 @@ def warps_of(machine: Machine) -> ShuffleWarps | None:
 
 @dataclass(frozen=True)
 class Scanned:
-    """A number that each thread has: its name and dtype, how two are combined, and what combines to nothing."""
+    """A value to scan, one number a thread: its name and dtype, the operation that combines two, and its neutral
+    element."""
 
     name: str
     dtype: str
@@ -63,8 +64,8 @@ class Scanned:
 
 
 class BlockRows:
-    """`rows` rows of `threads` threads (a power of two) a block, in `blocks` blocks; `along`: neighbouring threads are
-    those of a row, else those of neighbouring rows."""
+    """`rows` rows of `threads` threads (a power of two) a block, in `blocks` blocks; `along`: neighbouring threads
+    belong to one row, else to neighbouring rows."""
 
     def __init__(self, machine: Machine, blocks: int, rows: int, threads: int, along: bool) -> None:
         self.rows, self.threads, self.along = rows, threads, along
@@ -151,8 +152,8 @@ class BlockRows:
     # ---- scans
 
     def scan(self, values: Sequence[tuple[Scanned, Buffer]], prefix: Sequence[Buffer], total: Sequence[Buffer]) -> Stmt:
-        """Of what each thread has in a register of `values`: in `prefix` what those before it have, in `total` what all
-        have, if it is given (registers too)."""
+        """Exclusive prefix scan over the threads of a row: `values` are registers, `prefix` gets what the threads
+        before combine to, and `total`, if given, what all do."""
         if self.threads == 1:
 
             def alone(x: Expr) -> Stmt:
@@ -163,8 +164,8 @@ class BlockRows:
         return self.by_warps(values, prefix, total) if self.warps else self.in_shared(values, prefix, total)
 
     def total(self, values: Sequence[tuple[Scanned, Buffer]], total: Sequence[Buffer]) -> Stmt:
-        """Of what each thread has in a register of `values`: in registers `total` what all have together. What threads
-        share for it may be written again at once, by another call or in the next iteration of a loop."""
+        """Reduction over the threads of a row: registers `total` get what all threads' `values` combine to. Its shared
+        memory may be written again at once, by another call or in the next iteration of a loop."""
         if self.threads == 1:
             return self.each(lambda x: self.into(total, values, x, [self.of(mine, x) for _, mine in values]))
         return self.total_by_warps(values, total) if self.warps else self.total_in_shared(values, total)
