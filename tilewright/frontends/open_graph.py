@@ -4,7 +4,7 @@ parts (`graph/cut.py`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from ..graph.cut import Cut, has_control_flow
 from ..graph.specialize import Specialize
@@ -74,6 +74,10 @@ class GraphSource(Source):
         if shapes not in self._cuts:
             self._cuts[shapes] = Cut(self.at(json.loads(shapes or "{}")), shapes and f"{shapes}:", (random_seed.KEY,))
         return self._cuts[shapes]
+
+    def keep(self, bodies: Set[str]) -> None:
+        shapes = {b.rpartition(":main")[0] for b in bodies}
+        self._cuts = {s: cut for s, cut in self._cuts.items() if not s or s in shapes}
 
     def body(self, body: str) -> BodyInfo:
         if (cut := self._cut(body)) is not None:

@@ -7,7 +7,7 @@ Nothing here imports MLIR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -113,6 +113,9 @@ class Source(Protocol):
         """All of it as data: what a saved model keeps to specialize itself after loading."""
 
     def body(self, body: str) -> BodyInfo: ...
+
+    def keep(self, bodies: Set[str]) -> None:
+        """What is known of other bodies than these may go; they may be asked for again."""
 
     def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
         """Names that the nodes read, and that are neither constants nor made by the nodes."""

@@ -153,9 +153,25 @@ class Staged:
             part = self._assembled(stage, plan, start)
         key = stage.key(frame)  # what making it learned is a part of it
         stage.parts.saw(key)
-        stage.parts.keep(key, part)
+        if stage.parts.keep(key, part):
+            self._drop_bodies()
         self.made(self, stage, part, frame)
         return part
+
+    def _drop_bodies(self) -> None:
+        """Forget the bodies that no version calls any more: a graph with open sizes has some for each combination of
+        sizes. A thread that still runs a version that was dropped gets them anew."""
+        kept, todo = {"main"}, ["main"]
+        while todo:
+            body = self.bodies.get(todo.pop())
+            for stage in list(body.stages.values()) if body is not None else ():
+                for part in (*stage.parts.values(), *(o.part for o in stage.parts.open)):
+                    new = {b for a in part.actions for b in a.bodies} - kept
+                    kept |= new
+                    todo += new
+        if self.bodies.keys() - kept:
+            self.bodies = {n: b for n, b in self.bodies.items() if n in kept}
+            self.source().keep(kept)
 
     def limits(self, first: bool) -> Limits:
         """How many fixed versions a subgraph keeps; where none is made in calls, all that were made ahead."""

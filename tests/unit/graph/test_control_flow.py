@@ -86,6 +86,17 @@ def test_parts_of_known_and_open_sizes(tmp_path):
         tw.compile(nested(2), stop_after="lower")
 
 
+def test_bodies_go_with_the_sizes_that_they_are_for():
+    """Of open sizes each combination has bodies of its own: those of versions that were dropped are not kept."""
+    made = tw.compile(nested(None), threads=1)
+    made.staged.limit = 2
+    for n in (2, 3, 4, 5, 2):
+        for c in (True, False):
+            run(made, c, some(n))
+    shapes = {name.rpartition(":main")[0] for name in made.staged.bodies}
+    assert len(shapes) == 3 and len(made.staged.source()._cuts) == 2  # main itself has no shapes
+
+
 def test_cut():
     cut = Cut(nested(2))
     assert list(cut.bodies) == ["main", "main/1.0", "main/1.0/3.0", "main/1.1"]

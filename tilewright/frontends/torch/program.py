@@ -315,19 +315,19 @@ def _split_decompositions(registered: tuple[str, ...]) -> dict[str, dict[Any, An
 
 def _run_decompositions(exported: ExportedProgram) -> ExportedProgram:
     """`ExportedProgram.run_decompositions`, which looks through all of PyTorch's operators twice in each call: half of
-    its time for a small model. Here that is done when others are registered."""
-    if not all(hasattr(pytorch, name) for name in _STEPS):
+    its time for a small model. Here that is done when others are registered. Its steps are not public: a PyTorch that
+    has others is called as its documentation says."""
+    how: dict[str, Any] = {"joint_loss_index": None, "decompose_custom_triton_ops": False}
+    try:
+        inspect.signature(pytorch._split_decomp_table_to_cia_and_python_decomp).bind({})
+        decompose = pytorch._decompose_exported_program
+        inspect.signature(decompose).bind(exported, cia_to_decomp={}, python_decomp_table={}, **how)
+    except (AttributeError, TypeError):
         return exported.run_decompositions(decompositions())
     registered = tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
     tables = {name: dict(table) for name, table in _split_decompositions(registered).items()}
     with unset_fake_temporarily():
-        return pytorch._decompose_exported_program(
-            exported, **tables, joint_loss_index=None, decompose_custom_triton_ops=False
-        )
-
-
-#: the steps of `run_decompositions`; a PyTorch without them takes the way that is public
-_STEPS = ("_split_decomp_table_to_cia_and_python_decomp", "_decompose_exported_program")
+        return decompose(exported, **tables, **how)
 
 
 def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> TorchProgram:
