@@ -122,11 +122,13 @@ def test_every_rule_for_gpus(target):
     assert len(own) == 15 and reached == (own if "cuda" in target else own - {"tensor_cores", "warpgroup_tensor_cores"})
 
 
-@pytest.mark.parametrize("target, precision", [(TARGETS[0], "bf16"), (TARGETS[1], "f32")])
+@pytest.mark.parametrize("target, precision", [(TARGETS[0], "bf16"), (TARGETS[1], "f32"), ("cpu", "f32")])
 @pytest.mark.parametrize(
     "name", ["resnet_tiny", "mobilenet_v2_tiny", "vit_tiny", "bert_tiny", "gpt2_tiny", "whisper_encoder_tiny"]
 )
 def test_kernels_of_models(name, target, precision, case):
+    """Rules run with their steps checked together, and replaying checks each: none passes through a nest that is not
+    legal."""
     state = tw.compile(case(name).path, target=target, precision=precision, stop_after="schedule", cache=False).state
     for made in state.schedules.values():
         replayed(made, state.description)
