@@ -28,8 +28,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-compile -c $(CONSTRAINTS)
-# bytecode of what is installed, on all cores; without transformers' models and tests of packages, a third of it, which whoever imports them
-# compiles (modules for other versions of Python do not compile: no fault)
+# bytecode of what is installed, on all cores. A third of it, transformers' models and the tests of packages, is left to
+# whoever imports it. Modules for other versions of Python do not compile: no fault
 BYTECODE := $(BIN)/python -m compileall -qq -j 0 -x '/transformers/models/|/tests/' $(VENV)/lib || true
 # kernels that the tests compile stay out of the user's cache
 TEST_CACHE := $(CURDIR)/$(VENV)/test-cache

@@ -35,7 +35,7 @@ def on_chip(objects: Mapping[str, bytes]) -> Set[str]:
 
 @dataclass(frozen=True)
 class ChipCalls:
-    """A chip that runs calls of a program (`several.runner.Other`)."""
+    """A chip that runs calls of a program (`multi_device.runner.Other`)."""
 
     machine: ChipMachine | None
     programs: Mapping[str, ChipProgram]

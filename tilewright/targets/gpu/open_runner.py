@@ -37,8 +37,7 @@ PART_ALIGN_BYTES = 256
 
 
 class OpenGpuRunner(GpuRunner):
-    """See `GpuRunner`; PackageError for a kernel whose formulas
-    are none of the program's dimensions."""
+    """See `GpuRunner`; PackageError for a kernel whose formulas are none of the program's dimensions."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

@@ -66,7 +66,7 @@ class OffloadRunner(MultiDeviceRunner):
         return self
 
     def run_call(self, number: int, call: Call, memory: Sequence[np.ndarray]) -> None:
-        """See `several.runner.Other`."""
+        """See `multi_device.runner.Other`."""
         places, operation = self.places[call.symbol], self.operations[number]
         pairs = zip(operation.operands, places.operands, strict=True)
         given = [None if o is None or n is None else _read_only(view(memory[n], o)) for o, n in pairs]
