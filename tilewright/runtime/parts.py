@@ -116,6 +116,7 @@ class Source(Protocol):
 
     def keep(self, bodies: Set[str]) -> None:
         """What is known of other bodies than these may go; they may be asked for again."""
+        return
 
     def reads(self, body: str, todo: tuple[int, ...]) -> tuple[str, ...]:
         """Names that the nodes read, and that are neither constants nor made by the nodes."""
