@@ -327,7 +327,8 @@ def _run_decompositions(exported: ExportedProgram) -> ExportedProgram:
     registered = tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
     tables = {name: dict(table) for name, table in _split_decompositions(registered).items()}
     with unset_fake_temporarily():
-        return decompose(exported, **tables, **how)
+        made: ExportedProgram = decompose(exported, **{**tables, **how})
+    return made
 
 
 def _decomposed(exported: ExportedProgram, name: str, parameters: inspect.Signature | None = None) -> TorchProgram:
