@@ -37,7 +37,7 @@ def max_pool_abbf2aba98(p0: f32[1, 16, 4, 4], p1: out(f32[1, 16, 2, 2])):
 
 // LEVEL 5: avx2
 module {
-  func.func @max_pool_abbf2aba98(%p0: memref<256xf32>, %p1: memref<64xf32> {llvm.noalias}, %scratch: memref<1xi8> {llvm.noalias}, %tid: index, %nt: index) {
+  func.func @max_pool_abbf2aba98(%p0: memref<256xf32>, %p1: memref<64xf32> {llvm.noalias}, %scratch: memref<1xi8> {llvm.noalias}, %tid: index, %nt: index) attributes {passthrough = ["tw-accumulates-in-memory"]} {
     %v1 = arith.constant 64 : index
     %v2 = arith.constant 1 : index
     %v9 = arith.constant 0xff800000 : f32

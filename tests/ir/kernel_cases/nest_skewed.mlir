@@ -16,7 +16,7 @@ def k(x: f32[7, 21], y: out(f32[7, 21])):
 
 // LEVEL 5: zen4
 module {
-  func.func @k(%p0: memref<147xf32>, %p1: memref<147xf32> {llvm.noalias}, %scratch: memref<704xi8> {llvm.noalias}, %tid: index, %nt: index) {
+  func.func @k(%p0: memref<147xf32>, %p1: memref<147xf32> {llvm.noalias}, %scratch: memref<704xi8> {llvm.noalias}, %tid: index, %nt: index) attributes {passthrough = ["tw-accumulates-in-memory"]} {
     %v1 = arith.constant 0 : index
     %v4 = arith.constant 640 : index
     %v6 = arith.constant 7 : index

@@ -257,7 +257,7 @@ def softmax_be53fe6d3f(p0: f32[6, 16], p1: out(f32[6, 16])):
 
 // LEVEL 5: zen4
 module {
-  func.func @softmax_be53fe6d3f(%p0: memref<96xf32>, %p1: memref<96xf32> {llvm.noalias}, %scratch: memref<192xi8> {llvm.noalias}, %tid: index, %nt: index) {
+  func.func @softmax_be53fe6d3f(%p0: memref<96xf32>, %p1: memref<96xf32> {llvm.noalias}, %scratch: memref<192xi8> {llvm.noalias}, %tid: index, %nt: index) attributes {passthrough = ["tw-accumulates-in-memory"]} {
     %v1 = arith.constant 6 : index
     %v2 = arith.constant 1 : index
     %v9 = arith.constant 0xff800000 : f32

@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.codegen.llvm.assemble import (
     _LONG,
+    IN_MEMORY,
     SHORT_PIPELINE,
     _code_generation,
     _Lowering,
@@ -20,8 +21,10 @@ from tilewright.codegen.llvm.builtins import builtins_llvm
 from tilewright.codegen.llvm.llvm_text import to_llvm22
 from tilewright.program.program import BufferRef, Call, Program, TensorInfo
 from tilewright.runtime.executable import Executable
+from tilewright.schedule.text import parse_nest
 from tilewright.support.errors import CompileError
 from tilewright.targets.cpu.description import X86_FEATURES, CpuDescription, describe_x86, host
+from tilewright.targets.cpu.emit import emit
 
 ARM = CpuDescription("aarch64-unknown-linux-gnu", "generic", ("neon",), vector_bytes=16, vector_registers=32)
 
@@ -215,24 +218,28 @@ def test_options_of_llvm_are_as_they_were_after_a_long_kernel():
         assert assemble(short, x86) != before[0]
 
 
-def test_a_sum_in_memory_is_kept_in_a_register_and_helpers_are_inlined():
-    """Both are done by passes that most kernels do without."""
-    text = """func.func @k(%a: memref<64xf32>, %s: memref<64xi8> {llvm.noalias}, %t: index, %n: index) {
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %sum = memref.view %s[%c0][] : memref<64xi8> to memref<1xf32>
-      scf.for %i = %c0 to %n step %c1 {
-        %v = memref.load %a[%i] : memref<64xf32>
-        %w = memref.load %sum[%c0] : memref<1xf32>
-        %x = arith.addf %v, %w : f32
-        memref.store %x, %sum[%c0] : memref<1xf32>
-      }
-      return
-    }"""
-    lines = optimized_llvm(mlir_to_llvm(text, "k"), host()).splitlines()
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_sum_in_memory_is_kept_in_a_register(size):
+    """By passes that most kernels do without: the emitter says which one needs them."""
+    nest = parse_nest(f"""def k(p0: f32[785, 19], p1: out(f32[19])):
+  with local(f32[2]) as t:
+    for a in serial({size}):
+      t[a] = f32(0.0)
+      for i in serial(785):
+        t[a] = addf(p0[i, a], t[a])
+    for a in serial({size}):
+      p1[a] = t[a]""")
+    made = mlir_to_llvm(emit(nest, host()).text, "k")
+    assert IN_MEMORY in made
+    lines = optimized_llvm(made, host()).splitlines()
     loop = next(i for i, line in enumerate(lines) if " fadd " in line)
     store = next(i for i, line in enumerate(lines) if " store " in line)
     assert any(" br " in line for line in lines[loop:store])
+    other = parse_nest("def k(p0: f32[9], p1: out(f32[9])):\n  for i in serial(9):\n    p1[i] = addf(p0[i], p0[i])")
+    assert IN_MEMORY not in mlir_to_llvm(emit(other, host()).text, "k")
+
+
+def test_helpers_are_inlined():
     helper = "define internal float @h(float %x) alwaysinline {\n  %y = fadd float %x, %x\n  ret float %y\n}\n"
     caller = "define float @k(float %x) {\n  %y = call float @h(float %x)\n  ret float %y\n}\n"
     made = optimized_llvm(helper + caller, host())

@@ -63,8 +63,9 @@ _WITH_INDICES = (
     "convert-cf-to-llvm",
 )
 
-#: LLVM IR of a sum in memory, an array of one element in the scratch memory: LLVM's loop passes keep it in a register
-_SUM_IN_MEMORY = re.compile(r"= getelementptr i8, .*\n.*\n.*\n.* i64 1, 3, 0$", re.MULTILINE)
+#: the attribute of a function in which steps of a loop update one element of memory: LLVM's loop passes keep it in a
+#: register
+IN_MEMORY = "tw-accumulates-in-memory"
 #: what a kernel has that does more than copy: the loops of copies are better as LLVM's own
 _COMPUTES = re.compile(r"= (?:f(?:add|sub|mul|div|neg)|call) ")
 #: characters of a kernel whose loops are long
@@ -177,7 +178,7 @@ def mlir_to_llvm(module_text: str, symbol: str, index_bits: int = 64, vector_byt
                 stage=STAGE,
                 hint="the emitter must use operations that the pipeline in codegen/llvm/assemble.py lowers",
             )
-        _set_attributes(module, symbol, vector_bytes)
+        _set_attributes(module, symbol, vector_bytes, IN_MEMORY in module_text)
         with _diagnostics(context) as messages:
             text = translate_module_to_llvmir(module.operation)
         if not text:
@@ -219,7 +220,7 @@ def _not_lowered(module: ir.Module) -> list[str]:
     return left
 
 
-def _set_attributes(module: ir.Module, symbol: str, vector_bytes: int) -> None:
+def _set_attributes(module: ir.Module, symbol: str, vector_bytes: int, in_memory: bool) -> None:
     """Hide helpers (two kernels may have helpers of one name), and say that nothing here unwinds.
 
     Threads' stacks begin anywhere that is a multiple of 16. LLVM aligns registers that it keeps there no better of its
@@ -227,7 +228,8 @@ def _set_attributes(module: ir.Module, symbol: str, vector_bytes: int) -> None:
     from torch_mlir import ir
 
     aligned = f', ["alignstack", "{vector_bytes}"]' if vector_bytes > STACK else ""
-    attributes = ir.Attribute.parse(f'["nounwind"{aligned}]')
+    told = f', "{IN_MEMORY}"' if in_memory else ""  # the lowering of functions leaves it out
+    attributes = ir.Attribute.parse(f'["nounwind"{aligned}{told}]')
     found = False
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -367,7 +369,7 @@ def _optimized(text: str, machine: LlvmMachine, maker: llvm.TargetMachine) -> ll
     functions = [f for f in module.functions if not f.is_declaration]
     if len(functions) != 1 or "llvm.loop.unroll.count" in text:  # a program, or unrolling is wanted
         builder.getModulePassManager().run(module, builder)
-    elif not machine.few_passes or _SUM_IN_MEMORY.search(text) or not _COMPUTES.search(text):
+    elif not machine.few_passes or IN_MEMORY in text or not _COMPUTES.search(text):
         builder.getFunctionPassManager().run(functions[0], builder)
     else:
         passes = llvm.create_new_function_pass_manager()

@@ -18,8 +18,9 @@ from ...schedule.nest import Alloc, AsyncCopy, For, If, Nest, Seq, Stmt, Store, 
 from ...schedule.region import all_ranges
 from ...support.errors import CompileError
 from ...support.sizes import Undecided, highest, is_open
-from ...tensor.expr import Buffer
+from ...tensor.expr import Buffer, loads, variables
 from ..kernel_info import has_parallel
+from ..llvm.assemble import IN_MEMORY
 from .access import Access
 from .accumulate import Updates
 from .builder import Builder
@@ -76,6 +77,8 @@ class Emitter:
         self._pairs = inplace_pairs(nest)  # results that may be in the memory of an operand
         self._shared = {o for o, _ in self._pairs}
         self._scratch = self._scratch_peak = 0
+        self._around: list[For] = []  # the loops around what is emitted that are loops in the code, too
+        self._accumulates = False  # see `IN_MEMORY`
         self.access = Access(self)
         # who is asked for a statement or a value, in this order
         self.parts: tuple[Part, ...] = (
@@ -120,7 +123,9 @@ class Emitter:
         body = "\n".join(["    " + x for x in lines])
         body = body.replace(SCRATCH, f"memref<{size}xi8>")
         called = "".join(f"  {d}\n" for d in text.declared.values())
-        module = f"module {{\n{called}  func.func @{nest.name}({', '.join(params)}) {{\n{body}\n    return\n  }}\n}}\n"
+        told = f' attributes {{passthrough = ["{IN_MEMORY}"]}}' if self._accumulates else ""
+        head = f"func.func @{nest.name}({', '.join(params)}){told}"
+        module = f"module {{\n{called}  {head} {{\n{body}\n    return\n  }}\n}}\n"
         return Emitted(module, self._scratch_peak, tuple(self.refused), text.sizes.used)
 
     def alone(self, p: Buffer) -> str:
@@ -258,9 +263,11 @@ class Emitter:
         with self._scope(s), text.bind(s.var, var):
             for k in slots:
                 text.registers[k] = Value(carried[k], start[k].dtype, start[k].width)
+            self._around.append(s)
             self.prefetch(s)
             self.stmt(s.body)
             self._yield(start)
+            self._around.pop()
         text.line("}" + _annotation(s))
         for k in slots:
             text.registers[k] = Value(names[k], start[k].dtype, start[k].width)
@@ -343,7 +350,16 @@ class Emitter:
             keeps = vector is not None and vector.mask is not None and self.access.adds_zeros(t)
             self.registers.write(b, t.indices, value, keeps)
         else:
+            self._accumulates = self._accumulates or self._updates_in_place(t)
             self.access.store(b, t.indices, value)
+
+    def _updates_in_place(self, t: Target) -> bool:
+        """Whether each step of a loop without others in it reads the element that the step before wrote."""
+        if not self._around or any(self._around[-1].var in variables(i) for i in t.indices):
+            return False
+        if any(x.kind not in ("unroll", "vector") for x in self._around[-1].body.loops):
+            return False
+        return any(x.buffer == t.buffer and x.indices == t.indices for x in loads(t.value))
 
 
 def _annotation(s: For) -> str:
