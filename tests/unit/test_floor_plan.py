@@ -14,7 +14,7 @@ PACKAGE = Path(tilewright.__file__).parent
 #: from the top: a room knows those above it, not those below
 ROOMS = (
     *("support", "ir", "ops", "graph", "tensor", "schedule", "program", "codegen", "targets", "runtime", "frontends"),
-    *("driver", "tune", "lang", "report", "compat", "cli"),
+    *("driver", "tune", "lang", "llm", "report", "compat", "cli"),
 )
 #: other names of modules, kept for programs that use them
 ALIASES = ("errors", "te", "ort_like", "onnx_backend")

@@ -1,0 +1,138 @@
+"""Attention of tokens of several sequences that lie one after the other, to keys and values in pages: what a step of a
+language model server computes, whatever mixture of prompts and single tokens it has."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.dialect import Operator
+from ..ir.types import Type
+from ..support.dtypes import wide
+from ..support.errors import OpError
+from .common import need, need_shape, same_dtype
+
+
+class RaggedAttention(Operator):
+    """Attention of q [T, H, D] to keys [P, L, Hk, D] and values [P, L, Hk, Dv] in P pages of L positions: [T, H, Dv].
+
+    The T tokens are those of B sequences one after the other: sequence b has tokens ``starts[b]`` to ``starts[b + 1]``
+    (starts: i32 [B + 1], starts[0] = 0, starts[B] = T). They are the last of its ``lengths[b]`` positions (i32 [B]),
+    whose keys and values are in pages already: position j is row j % L of page ``table[b, j // L]`` (i32 [B, N]). A
+    token sees the positions up to its own; with `window` > 0 only the last `window` of them, itself included. Head h
+    uses key head h // (H / Hk). With `softcap` > 0 a score s becomes softcap * tanh(s / softcap). `sinks` (f32 [H]) is
+    a score for each head that takes part in the softmax, and has no value.
+
+    Without v the values are the first `width` numbers of the keys (multi-head latent attention in absorbed form).
+
+    Opaque: the direct kernel reads pages where they lie; `decompose` gathers them.
+
+    ``"tw.ragged_attention"(%q, %k, %v, %table, %starts, %lengths) {scale = 1.25e-01} : (tensor<6x8x64xf32>,
+    tensor<100x16x2x64xf32>, tensor<100x16x2x64xf32>, tensor<2x32xi32>, tensor<3xi32>, tensor<2xi32>) -> ...``
+    """
+
+    kind = "opaque"
+
+    @staticmethod
+    def infer(
+        q, k, v, table, starts, lengths, sinks=None,
+        *, scale: float, window: int = 0, softcap: float = 0.0, width: int = 0,
+    ):  # fmt: skip
+        need("float", q, k, v, sinks)
+        if v is not None:
+            same_dtype(k, v)
+        if q.rank != 3 or k.rank != 4 or (v is not None and v.rank != 4):
+            raise OpError(f"q is [T, H, D], k and v are [pages, L, Hk, D], got {q}, {k} and {v}")
+        if v is not None and v.shape[:3] != k.shape[:3]:
+            raise OpError(f"pages of v {v} differ from those of k {k}")
+        heads, shared, depth = q.shape[1], k.shape[2], q.shape[2]
+        if shared == 0 or heads % shared or k.shape[3] != depth:
+            raise OpError(f"heads {heads} x {depth} of q do not fit the {shared} x {k.shape[3]} of k")
+        if (v is None) != (width > 0) or width > depth:
+            raise OpError(f"without v, width says how much of k [..., {depth}] the values are; got {width}")
+        for name, t in (("table", table), ("starts", starts), ("lengths", lengths)):
+            if t.dtype != "i32":
+                raise OpError(f"{name} is of i32, got {t}")
+        need_shape("lengths", lengths, (table.shape[0],))
+        need_shape("sinks", sinks, (heads,))
+        return Type((q.shape[0], heads, v.shape[3] if v is not None else width), q.dtype)
+
+    @staticmethod
+    def reference(q, k, v, table, starts, lengths, sinks=None, *, scale, window, softcap, width):
+        dtype = np.float64 if q.dtype == np.float64 else np.float32
+        v = k[..., :width] if v is None else v
+        out = np.zeros((*q.shape[:2], v.shape[3]), dtype)
+        group = q.shape[1] // k.shape[2]
+        for b, length in enumerate(lengths):
+            first, last = starts[b], starts[b + 1]
+            keys, values = (
+                np.repeat(x[table[b]].reshape(-1, *x.shape[2:])[:length].astype(dtype), group, axis=1) for x in (k, v)
+            )
+            scores = np.einsum("thd,jhd->htj", q[first:last].astype(dtype), keys) * dtype(scale)
+            if softcap:
+                scores = dtype(softcap) * np.tanh(scores / dtype(softcap))
+            at = np.arange(length - (last - first), length)[:, None]
+            j = np.arange(length)[None]
+            seen = (j <= at) & ((j > at - window) if window else True)
+            scores = np.where(seen, scores, -np.inf)
+            top = scores.max(-1, keepdims=True, initial=-np.inf)
+            if sinks is not None:
+                top = np.maximum(top, sinks.astype(dtype)[:, None, None])
+            e = np.exp(scores - top)
+            total = e.sum(-1, keepdims=True)
+            if sinks is not None:
+                total = total + np.exp(sinks.astype(dtype)[:, None, None] - top)
+            out[first:last] = np.einsum("htj,jhd->thd", e / total, values)
+        return out.astype(q.dtype)
+
+    @staticmethod
+    def decompose(b, q, k, v, table, starts, lengths, sinks=None, *, scale, window, softcap, width):
+        acc, (tokens, heads, depth), (_, length, shared, _), (count, pages) = (
+            wide(q.dtype), q.shape, k.shape, table.shape,
+        )  # fmt: skip
+        after = b.compute(
+            Type((tokens, count), "i32"),
+            lambda t, n: b.cast(b.cast(b.load(starts, [n + 1]), "index") <= t, "i32"),
+        )
+        sequence = b.reduce(lambda x, s: x + s, 0, after, [1])  # of each token
+
+        def element(x):
+            def at(t, h, j, d):
+                n = b.cast(b.load(sequence, [t]), "index")
+                page = b.cast(b.load(table, [n, j // length]), "index")
+                return b.load(x, [page, j % length, h, d])
+
+            return at
+
+        gathered = k.type.with_shape((tokens, shared, pages * length, depth))
+        keys = b.compute(gathered, element(k))
+        values = b.compute(gathered.with_shape((*gathered.shape[:3], width or v.shape[3])), element(k if width else v))
+        grouped = b.reshape(q, (tokens, shared, heads // shared, depth))
+        scores = b.contract("thgd,thjd->thgj", grouped, keys, dtype=acc)
+        scores = b.reshape(scores, (tokens, heads, pages * length))
+
+        def score(t, h, j):
+            n = b.cast(b.load(sequence, [t]), "index")
+            ends = b.cast(b.load(starts, [n + 1]), "index")
+            at = b.cast(b.load(lengths, [n]), "index") + t - ends
+            s = b.load(scores, [t, h, j]) * scale
+            if softcap:
+                s = b.unary("tanh", s * (1.0 / softcap)) * softcap
+            s = b.select(j <= at, s, -np.inf)
+            return b.select(at - window < j, s, -np.inf) if window else s
+
+        scores = b.compute(scores.type, score)
+        top = b.reduce(lambda x, m: b.larger(x, m), -np.inf, scores, [2], keepdims=True)
+        if sinks is not None:
+            top = b.elementwise(lambda m, s: b.larger(m, b.cast(s, acc)), top, b.reshape(sinks, (1, heads, 1)))
+        weights = b.elementwise(lambda s, m: b.unary("exp", s - m), scores, top)
+        total = b.reduce(lambda x, s: x + s, 0, weights, [2], keepdims=True)
+        if sinks is not None:
+            own = b.reshape(sinks, (1, heads, 1))
+            total = b.elementwise(lambda x, m, s: x + b.unary("exp", b.cast(s, acc) - m), total, top, own)
+        weights = b.elementwise(lambda e, s: e / s, weights, total)
+        weights = b.reshape(weights, (tokens, shared, heads // shared, pages * length))
+        out = b.contract("thgj,thjd->thgd", weights, values, dtype=acc)
+        return b.cast_tensor(b.reshape(out, (tokens, heads, width or v.shape[3])), q.dtype)
+
+
+__all__ = ["RaggedAttention"]
