@@ -7,9 +7,9 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import Type
-from ..support.dtypes import HALVES, wide
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import need, need_shape
+from .common import need, need_shape, widen
 
 
 class ExpertOrder(Operator):
@@ -74,7 +74,8 @@ class ExpertMatmul(Operator):
     """Rows of x [M, K] times the transposed weights [E, N, K] of their experts: [R, N].
 
     Rows starts[e] to starts[e + 1] of the result are those of expert e (i32 [E + 1], as of `ExpertOrder`). Row r is of
-    row ``rows[r]`` (i32 [R]) of x, without `rows` of row r. Weights may be halves where x is f32. Opaque: the weights
+    row ``rows[r]`` (i32 [R]) of x, without `rows` of row r. Weights may be halves where x is f32; sums are
+    of f32. Opaque: the weights
     of an expert are read once for all of its rows, those of others not at all.
 
     ``"tw.expert_matmul"(%x, %w, %starts, %rows) : (tensor<5x64xf32>, tensor<8x32x64xbf16>, tensor<9xi32>,
@@ -86,13 +87,13 @@ class ExpertMatmul(Operator):
     @staticmethod
     def infer(x, weights, starts, rows=None):
         need("float", x, weights)
-        if x.dtype in HALVES or wide(weights.dtype) != x.dtype:
-            raise OpError(f"takes f32 (or f64) times weights of that or of halves, got {x} and {weights}")
-        if x.rank != 2 or weights.rank != 3 or not weights.shape[0]:
+        if wide(x.dtype) != wide(weights.dtype):
+            raise OpError(f"weights {weights} are of another precision than {x}")
+        if x.rank != 2 or weights.rank != 3 or weights.shape[0] == 0:
             raise OpError(f"takes x [M, K] and weights [E, N, K], got {x} and {weights}")
         experts, columns, depth = weights.shape
         need_shape("x", x, (x.shape[0], depth))
-        need_shape("starts", starts, (experts + 1,))
+        need_shape("starts", starts, (None if experts is None else experts + 1,))
         for name, t in (("starts", starts), ("rows", rows)):
             if t is not None and (t.dtype != "i32" or t.rank != 1):
                 raise OpError(f"{name} is a list of i32, got {t}")
@@ -100,17 +101,17 @@ class ExpertMatmul(Operator):
 
     @staticmethod
     def reference(x, weights, starts, rows=None):
-        x = x if rows is None else x[rows]
+        dtype, (x,) = x.dtype, widen(x if rows is None else x[rows])
         out = np.zeros((len(x), weights.shape[1]), x.dtype)
         for e, w in enumerate(weights):
             part = slice(starts[e], starts[e + 1])
             out[part] = x[part] @ w.astype(x.dtype).T
-        return out
+        return out.astype(dtype)
 
     @staticmethod
     def decompose(b, x, weights, starts, rows=None):
         experts, columns, depth = weights.shape
-        count = (x if rows is None else rows).shape[0]
+        count, acc = (x if rows is None else rows).shape[0], wide(x.dtype)
         after = b.compute(
             Type((count, experts), "i32"),
             lambda r, e: b.cast(b.cast(b.load(starts, [e + 1]), "index") <= r, "i32"),
@@ -120,9 +121,10 @@ class ExpertMatmul(Operator):
         def product(r, n, k):
             row = r if rows is None else b.cast(b.load(rows, [r]), "index")
             w = b.load(weights, [b.cast(b.load(expert, [r]), "index"), n, k])
-            return b.load(x, [row, k]) * b.cast(w, x.dtype)
+            return b.cast(b.load(x, [row, k]), acc) * b.cast(w, acc)
 
-        return b.reduce(lambda v, s: v + s, 0, b.compute(Type((count, columns, depth), x.dtype), product), [2])
+        products = b.compute(Type((count, columns, depth), acc), product)
+        return b.cast_tensor(b.reduce(lambda v, s: v + s, 0, products, [2]), x.dtype)
 
 
 __all__ = ["ExpertMatmul", "ExpertOrder"]

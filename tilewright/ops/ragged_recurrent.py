@@ -13,16 +13,18 @@ import numpy as np
 
 from ..ir.dialect import Operator
 from ..ir.types import Type
+from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import need_shape, same_dtype
+from .common import need, need_shape, same_dtype, widen
 
 
 def _check(x: Type, pool: Type, starts: Type, initial: Type, keep: Type, *others: Type | None) -> None:
-    if x.dtype not in ("f32", "f64"):
-        raise OpError(f"takes f32 or f64, got {x}")
-    same_dtype(x, pool, *others)
-    if pool.shape and pool.shape[0] == 0:
-        raise OpError(f"there are no snapshots in {pool}")
+    need("float", x, pool)
+    same_dtype(x, *others)
+    if wide(pool.dtype) != wide(x.dtype):
+        raise OpError(f"snapshots {pool} are of another precision than {x}")
+    if 0 in pool.shape:
+        raise OpError(f"there are no snapshots, or nothing in them: {pool}")
     for name, t in (("starts", starts), ("initial", initial), ("keep", keep)):
         if t.dtype != "i32" or t.rank != 1:
             raise OpError(f"{name} is a list of i32, got {t}")
@@ -33,9 +35,9 @@ def _check(x: Type, pool: Type, starts: Type, initial: Type, keep: Type, *others
 
 def _sequences(starts: np.ndarray, initial: np.ndarray, pool: np.ndarray):
     """(tokens, first state) of each sequence."""
+    (states,) = widen(pool)
     for b, first in enumerate(initial):
-        state = np.zeros(pool.shape[1:], pool.dtype) if first < 0 else pool[first].copy()
-        yield range(starts[b], starts[b + 1]), state
+        yield range(starts[b], starts[b + 1]), states[max(first, 0)] * states.dtype.type(first >= 0)
 
 
 class RaggedConv(Operator):
@@ -59,12 +61,14 @@ class RaggedConv(Operator):
         taps, channels = weights.shape
         need_shape("x", x, (x.shape[0], channels))
         need_shape("bias", bias, (channels,))
-        need_shape("pool", pool, (pool.shape[0], taps - 1, channels))
+        need_shape("pool", pool, (None, None if taps is None else taps - 1, channels))
         return [x, pool]
 
     @staticmethod
     def reference(x, weights, pool, starts, initial, keep, bias=None, *, silu):
-        y, new = np.zeros_like(x), pool.copy()
+        new, dtype = pool.copy(), x.dtype
+        x, weights, bias = widen(x, weights, bias)
+        y = np.zeros_like(x)
         for tokens, window in _sequences(starts, initial, pool):
             for t in tokens:
                 window = np.concatenate([window, x[t : t + 1]])
@@ -72,11 +76,11 @@ class RaggedConv(Operator):
                 window = window[1:]
                 if keep[t] >= 0:
                     new[keep[t]] = window
-        return [y / (1 + np.exp(-y)) if silu else y, new]
+        return [(y / (1 + np.exp(-y)) if silu else y).astype(dtype), new]
 
     @staticmethod
     def decompose(b, x, weights, pool, starts, initial, keep, bias=None, *, silu):
-        tokens, taps, sequences = x.shape[0], weights.shape[0], initial.shape[0]
+        tokens, taps, sequences, acc = x.shape[0], weights.shape[0], initial.shape[0], wide(x.dtype)
         ends = b.compute(
             Type((tokens, sequences), "i32"),
             lambda t, n: b.cast(b.cast(b.load(starts, [n + 1]), "index") <= t, "i32"),
@@ -89,15 +93,16 @@ class RaggedConv(Operator):
             first, snapshot = b.cast(b.load(starts, [n]), "index"), b.load(initial, [n])
             at = t - back
             place = b.larger(b.minimum(at - first + (taps - 1), taps - 2), 0)
-            old = b.load(pool, [b.larger(b.cast(snapshot, "index"), 0), place, c])
+            old = b.cast(b.load(pool, [b.larger(b.cast(snapshot, "index"), 0), place, c]), acc)
             old = b.select(snapshot >= 0, old, 0.0)
-            return b.select(first <= at, b.load(x, [b.larger(at, 0), c]), old)
+            return b.select(first <= at, b.cast(b.load(x, [b.larger(at, 0), c]), acc), old)
 
         def convolved(t, c):
-            total = b.constant(0.0, x.dtype) if bias is None else b.load(bias, [c])
+            total = b.constant(0.0, acc) if bias is None else b.cast(b.load(bias, [c]), acc)
             for j in range(taps):
-                total = total + b.load(weights, [b.constant(j, "index"), c]) * before(t, taps - 1 - j, c)
-            return total / (b.unary("exp", -total) + 1.0) if silu else total
+                weight = b.cast(b.load(weights, [b.constant(j, "index"), c]), acc)
+                total = total + weight * before(t, taps - 1 - j, c)
+            return b.cast(total / (b.unary("exp", -total) + 1.0) if silu else total, x.dtype)
 
         def written(s, t):
             here = b.cast(b.load(keep, [t]), "index").eq(s)
@@ -109,7 +114,7 @@ class RaggedConv(Operator):
         def kept(s, j, c):
             t = b.load(latest, [s])
             new = before(b.larger(b.cast(t, "index"), 0), (taps - 2) - j, c)
-            return b.select(t >= 0, new, b.load(pool, [s, j, c]))
+            return b.select(t >= 0, b.cast(new, pool.dtype), b.load(pool, [s, j, c]))
 
         return [b.compute(x.type, convolved), b.compute(pool.type, kept)]
 
@@ -138,18 +143,20 @@ class GatedLinearAttention(Operator):
         if q.rank != 3 or v.rank != 3:
             raise OpError(f"q is [T, Hk, D] and v [T, H, Dv], got {q} and {v}")
         (tokens, shared, depth), (_, heads, width) = q.shape, v.shape
-        if not shared or heads % shared:
+        if shared == 0 or (heads is not None and shared is not None and heads % shared):
             raise OpError(f"{heads} heads of v do not fit {shared} of q")
         need_shape("k", k, q.shape)
         need_shape("v", v, (tokens, heads, width))
         need_shape("gate", gate, (tokens, heads))
         need_shape("beta", beta, (tokens, heads))
-        need_shape("pool", pool, (pool.shape[0], heads, depth, width))
+        need_shape("pool", pool, (None, heads, depth, width))
         return [v, pool]
 
     @staticmethod
     def reference(q, k, v, gate, pool, starts, initial, keep, beta=None):
-        y, new, group = np.zeros_like(v), pool.copy(), v.shape[1] // q.shape[1]
+        new, group, dtype = pool.copy(), v.shape[1] // q.shape[1], v.dtype
+        q, k, v, gate, beta = widen(q, k, v, gate, beta)
+        y = np.zeros_like(v)
         q, k = (np.repeat(x, group, axis=1) for x in (q, k))
         for tokens, state in _sequences(starts, initial, pool):
             for t in tokens:
@@ -161,7 +168,7 @@ class GatedLinearAttention(Operator):
                 y[t] = np.einsum("hd,hde->he", q[t], state)
                 if keep[t] >= 0:
                     new[keep[t]] = state
-        return [y, new]
+        return [y.astype(dtype), new]
 
 
 __all__ = ["GatedLinearAttention", "RaggedConv"]

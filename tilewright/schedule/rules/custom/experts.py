@@ -9,6 +9,7 @@ that each has the same part of every expert, whoever the rows go to:
 
 from __future__ import annotations
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
@@ -75,7 +76,7 @@ def expert_matmul(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt | Di
     count, most = a.shape(out)[0], a.shape(x)[0] - 1
     if columns == 0:
         return seq()
-    dtype = a.dtype(out)
+    dtype = wide(a.dtype(out))
     w = min(lanes(machine, dtype), 1 << max(columns - 1, 0).bit_length())
     vectors = -(-columns // w)
     v = choose("vectors", tuple(range(1, min(VECTORS, vectors) + 1)), min(VECTORS, vectors))
@@ -84,12 +85,15 @@ def expert_matmul(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt | Di
     tile, e, k, lane = Var("nt"), Var("e"), Var("k"), Var("c") * w + Var("l")
     n = tile * (v * w) + lane
 
+    packs = (Pack(weights, ((), (v, w), ()), (0, 1, 4, 2, 3)),) if weights in kernel.constants else ()
+
     def over(body: Stmt, *, whole: bool = True) -> Stmt:
         """`body` for the columns of a tile; all lanes, or only those that there are."""
         left = vectors - tile * v
         some = index(v) if vectors % v == 0 else minimum(v, left)
         last = minimum(w, columns - (tile * v + Var("c")) * w)
-        return For("c", some, For("l", index(w) if whole or columns % w == 0 else last, body, "vector", w), "unroll")
+        all_lanes = (whole and packs) or columns % w == 0  # what is laid out anew has zeros behind its end
+        return For("c", some, For("l", index(w) if all_lanes else last, body, "vector", w), "unroll")
 
     def rows_at(first: Expr, many: int) -> Stmt:
         """The products of so many rows."""
@@ -120,7 +124,6 @@ def expert_matmul(kernel: Kernel, machine: Machine, choose: Choose) -> Stmt | Di
     for h in range(1, height):  # those that are left, all at once too
         parts.append(If(Op("cmpi.eq", (rest, index(h)), "i1"), rows_at(first + (many - rest), h)))
     nest = loop("nt", -(-vectors // v), loop("e", experts, seq(*parts)), "thread")
-    packs = (Pack(weights, ((), (v, w), ()), (0, 1, 4, 2, 3)),) if weights in kernel.constants else ()
     return Direct(nest, packs)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
+from ....support.dtypes import wide
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ....tensor.kernel import Kernel
 from ...inplace import COPIES
@@ -42,7 +43,7 @@ class Ragged(Access):
         self.pool, self.starts, self.initial, self.keep = (self.operand(first + i) for i in range(4))
         self.extra = self.opaque.operands[first + 4] if len(self.opaque.operands) > first + 4 else None
         self.y, self.new = self.opaque.results
-        self.key = self.dtype(self.pool)
+        self.key = wide(self.dtype(self.pool))
         self.tokens = self.shape(self.keep)[0]
         self.lanes = min(lanes(machine, self.key), 1 << max(width - 1, 0).bit_length())
         self.vectors = min(vectors, -(-width // self.lanes))
@@ -97,23 +98,23 @@ class Ragged(Access):
         token = first + Var("t")
         to = self.snapshot(self.keep, token)
         copy = loop("s", self.shape(self.pool)[0], each(self.copy((s, *at(j)))))
-        old = Load(self.new, (begin, *at(j)), self.key)
+        old = self.read(self.new, (begin, *at(j)))
         start = If(
             at_least(begin, 0),
             each(store(state, own, old, "begin")),
             each(store(state, own, self.number(0.0), "zeros")),
         )
-        keep = If(at_least(to, 0), each(store(self.new, (to, *at(j)), now, "keep")))
+        keep = If(at_least(to, 0), each(self.write(self.new, (to, *at(j)), now, "keep")))
         count = Op("maxsi", (self.token(b + 1) - first, index(0)), "index")
         sequence = seq(start, loop("t", count, seq(step(token), keep)))
         body = Alloc(
-            self.buffer(state, max(rows, 1), scope="register" if kind == "unroll" else "local"),
+            self.buffer(state, rows, scope="register" if kind == "unroll" else "local"),
             loop("b", self.shape(self.initial)[0], sequence),
         )
         return self.tasks.parallel(loop("unit", self.tasks.extent, seq(self.unless_in_place(copy), body)))
 
     def copy(self, place: tuple[Expr, ...]) -> Store:
-        return store(self.new, place, Load(self.pool, place, self.key), "copy")
+        return store(self.new, place, Load(self.pool, place, self.dtype(self.pool)), "copy")
 
     def unless_in_place(self, copy: Stmt) -> Stmt:
         """The loops that copy the pool, marked as such unless this kernel makes it."""
@@ -133,21 +134,19 @@ def ragged_conv(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.ragged_conv``: the window of a vector of channels is in registers."""
     assert kernel.opaque is not None
     _, before, channels = Access(kernel).shape(Access(kernel).operand(2))
-    if channels == 0:
-        return seq()
     r = Ragged(kernel, machine, 2, 1, channels, 1)
     x, weights = r.operand(0), r.operand(1)
 
     def step(t: Expr) -> Stmt:
         window = [Load("window", (index(j), r.column), r.key) for j in range(before)]
-        taps = [*window, Load(x, (t, r.c), r.key)]
-        total: Expr = r.number(0.0) if r.extra is None else Load(r.extra, (r.c,), r.key)
+        taps = [*window, r.read(x, (t, r.c))]
+        total: Expr = r.number(0.0) if r.extra is None else r.read(r.extra, (r.c,))
         for j, value in enumerate(taps):
-            total = add(total, mul(Load(weights, (index(j), r.c), r.key), value))
+            total = add(total, mul(r.read(weights, (index(j), r.c)), value))
         if r.opaque.attributes["silu"]:
             total = r.op("divf", total, add(r.number(1.0), r.op("exp", r.op("negf", total))))
         moved = [Target("window", (index(j), r.column), taps[j + 1]) for j in range(before)]
-        return r.over(Store((Target(r.y, (t, r.c), total), *moved), "conv"))
+        return r.over(Store((Target(r.y, (t, r.c), r.narrow(r.y, total)), *moved), "conv"))
 
     return r.nest(before, "unroll", "window", lambda j: (j, r.c), step)
 
@@ -158,8 +157,6 @@ def gated_linear_attention(kernel: Kernel, machine: Machine) -> Stmt:
     see what it has for k, and to change it and read it."""
     assert kernel.opaque is not None
     _, heads, depth, width = Access(kernel).shape(Access(kernel).operand(4))
-    if heads * width == 0:
-        return seq()
     r = Ragged(kernel, machine, 4, heads, width, VECTORS)
     q, k, v, gate = (r.operand(i) for i in range(4))
     group, i = heads // r.shape(q)[1], Var("i")
@@ -169,30 +166,30 @@ def gated_linear_attention(kernel: Kernel, machine: Machine) -> Stmt:
     decay, new = Load("decay", (), r.key), Load("new", (r.column,), r.key)
 
     def step(t: Expr) -> Stmt:
-        value: Expr = Load(v, (t, r.part, r.c), r.key)
+        value: Expr = r.read(v, (t, r.part, r.c))
         had: Stmt | None = None
         if r.extra is not None:
-            seen = add(old, mul(Load(k, (t, shared, i), r.key), state))
+            seen = add(old, mul(r.read(k, (t, shared, i)), state))
             had = seq(
                 r.over(store("had", (r.column,), r.number(0.0), "clear")),
                 loop("i", depth, r.over(store("had", (r.column,), seen, "had"))),
             )
-            value = mul(r.op("subf", value, mul(decay, old)), Load(r.extra, (t, r.part), r.key))
-        changed = add(mul(decay, state), mul(Load(k, (t, shared, i), r.key), new))
+            value = mul(r.op("subf", value, mul(decay, old)), r.read(r.extra, (t, r.part)))
+        changed = add(mul(decay, state), mul(r.read(k, (t, shared, i)), new))
         both = Store(
             (
                 Target("state", (i, r.column), changed),
-                Target("out", (r.column,), add(out, mul(Load(q, (t, shared, i), r.key), changed))),
+                Target("out", (r.column,), add(out, mul(r.read(q, (t, shared, i)), changed))),
             ),
             "change",
         )
         body = seq(
-            store("decay", (), r.op("exp", Load(gate, (t, r.part), r.key)), "decay"),
+            store("decay", (), r.op("exp", r.read(gate, (t, r.part))), "decay"),
             had,
             r.over(store("new", (r.column,), value, "new")),
             r.over(store("out", (r.column,), r.number(0.0), "clear")),
             loop("i", depth, r.over(both)),
-            r.over(store(r.y, (t, r.part, r.c), out, "out")),
+            r.over(r.write(r.y, (t, r.part, r.c), out, "out")),
         )
         for b in (Buffer("decay", (), r.key, "register"), *map(r.buffer, ("new", "out"))):
             body = Alloc(b, body)
