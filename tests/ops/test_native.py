@@ -37,7 +37,7 @@ WINDOW = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
 BOXES = np.sort(f(2, 9, 2, 2, low=0.0), axis=2).reshape(2, 9, 4)
 SIZES = [np.array(3), np.array(0.3, np.float32), np.array(0.1, np.float32)]
 LENGTHS = np.array([3, 5], np.int32)
-RAGGED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
+POOLED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
 
 #: samples of operators that `test_operators` has none for (None is an operand that is not there)
 MORE: dict[str, list[tuple[list, dict]]] = {
@@ -55,7 +55,7 @@ MORE: dict[str, list[tuple[list, dict]]] = {
         for p in ("zeros", "border", "reflection")
     ],
     "gated_linear_attention": [
-        ([f(6, 2, 8), f(6, 2, 8, low=-0.5, high=0.5), f(6, 4, n), f(6, 4, high=0.0), f(5, 4, 8, n), *RAGGED, *beta], {})
+        ([f(6, 2, 8), f(6, 2, 8, low=-0.5, high=0.5), f(6, 4, n), f(6, 4, high=0.0), f(5, 4, 8, n), *POOLED, *beta], {})
         for n, beta in ((24, []), (72, [f(6, 4, low=0.0, high=1.0)]))
     ],
     "gru": [

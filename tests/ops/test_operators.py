@@ -51,7 +51,7 @@ NARROW_TO = {"to": "i8", "zero": 3, "low": -100, "high": 120, "axis": 1}
 ADD_TO = {"to": "i8", "zero": -3, "low": -100, "high": 120}
 C4 = [f(4, low=0.5), f(4), f(4), f(4, low=0.5)]
 #: starts, initial and keep of two sequences, the second from a snapshot that it writes in the end
-RAGGED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
+POOLED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
 
 #: operator -> samples of (operands, attributes)
 SAMPLES: dict[str, list[tuple[list, dict]]] = {
@@ -200,7 +200,7 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ),
     ],
     "ragged_conv": [
-        ([f(6, 20), f(4, 20), f(5, 3, 20), *RAGGED, *bias], {"silu": bool(bias)}) for bias in ([], [f(20)])
+        ([f(6, 20), f(4, 20), f(5, 3, 20), *POOLED, *bias], {"silu": bool(bias)}) for bias in ([], [f(20)])
     ],
     "expert_order": [([i(5, 2, high=6, dtype=np.int32)], {"count": 6})],
     "expert_matmul": [
