@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.ops.ragged_attention import RaggedAttention
+from tilewright.ops.write_pages import WritePages
 from tilewright.support.dtypes import NUMPY
 
 TOKENS, SEQUENCES, PAGES = 48, 6, 60
@@ -117,3 +118,28 @@ def test_threads_do_not_change_the_result():
     for _ in range(4):
         x = batch(form, rng)
         assert np.array_equal(one(**x)[0], three(**x)[0])
+
+
+# ---- write_pages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, row", [("f32", (3, 40)), ("bf16", (2, 64)), ("f16", (520,)), ("f32", ())])
+def test_rows_go_to_their_pages(dtype, row):
+    """Threads that share the work, with pages that are copied and with a state, which is not."""
+    make = Maker(
+        [("k", Type((9, 5, *row), dtype)), ("rows", Type((None, *row), "f32")), ("slots", Type((None,), "i32"))]
+    )
+    graph = make.finish([("k2", make("write_pages", *make.inputs))])
+    sizes = {"rows": (tw.Dim("T", 1, 600), *row), "slots": ("T",)}
+    copies = tw.compile(graph, inputs=sizes, threads=2)
+    state = tw.compile(graph, inputs=sizes, threads=2, states={"k": "k2"})
+    assert "in place" in str(state)
+    rng, pages = np.random.default_rng(5), np.zeros((9, 5, *row), NUMPY[dtype])
+    for count in (1, 40, 600):
+        rows = rng.standard_normal((count, *row)).astype(np.float32)
+        slots = np.concatenate([rng.permutation(45), rng.choice([-1, 45, 1 << 30, -7], 600)])[:count]
+        slots = rng.permutation(slots).astype(np.int32)
+        (new,) = copies(pages, rows, slots)
+        state(rows, slots)
+        pages = WritePages.reference(pages, rows, slots)
+        assert np.array_equal(new, pages) and np.array_equal(state.states["k"], pages)

@@ -317,7 +317,11 @@ class Ragged:
         kept = mul(self.f("o", row, e), self.f("shrink", row))
         body = seq(
             tile(store("acc", at, kept, "o.shrink")),
-            For("j", self.keys_there, tile(store("acc", at, add(acc, mul(self.f("s", row, j), self.f("vs", j, e))), "o"))),
+            For(
+                "j",
+                self.keys_there,
+                tile(store("acc", at, add(acc, mul(self.f("s", row, j), self.f("vs", j, e))), "o")),
+            ),
             tile(store("o", (row, e), acc, "o.keep")),
         )
         body = Alloc(Buffer("acc", (height, columns * w), self.dtype, "register"), body)
