@@ -36,6 +36,8 @@ def truth(*shape):
 
 
 X = f(2, 3, 4)
+#: two tokens of a sequence, and the last three of eleven
+RAGGED = [np.array(x, np.int32) for x in ([0, 2, 5], [2, 11])]
 IMAGE = f(2, 4, 6, 5)
 WINDOW = {"kernel": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
 CONV = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
@@ -184,6 +186,16 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 4, 3, 8), f(5, 4, 2, 8), f(5, 4, 2, 6), i(2, 3, low=-2)], {"scale": 0.3}),
         ([f(2, 4, 2, 8), f(5, 4, 4, 8), f(5, 4, 4, 8), i(2, 3, high=5), i(2, low=2, high=12)], {"scale": 0.3}),
         ([f(1, 2, 3, 4), f(2, 2, 1, 4), f(2, 2, 1, 4), i(1, 3, high=2), i(1, low=3), f(3, 6)], {"scale": 0.5}),
+    ],
+    "write_pages": [
+        ([f(5, 4, 2, 6), f(4, 2, 6), np.array([7, -1, 19, 0], np.int32)], {}),
+        ([f(3, 4), f(2), np.array([12, 11], np.int32)], {}),
+    ],
+    "ragged_attention": [
+        (
+            [f(5, 4, 8), f(6, 4, 2, 8), f(6, 4, 2, 6), i(2, 3, high=6, dtype=np.int32), *RAGGED, f(4)],
+            {"scale": 0.3, "window": 3, "softcap": 5.0},
+        ),
     ],
     "reshape": [
         ([X], {"shape": (4, -1)}),
