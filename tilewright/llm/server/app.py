@@ -6,7 +6,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -169,8 +169,8 @@ class _Guard:
             if self._allowed(scope):
                 await self._app(scope, receive, seen)
             else:
-                problem = Problem(401, "the API key is missing or wrong (Authorization: Bearer KEY)", code="invalid_api_key")
-                await problem.response()(scope, receive, seen)
+                said = "the API key is missing or wrong (Authorization: Bearer KEY)"
+                await Problem(401, said, code="invalid_api_key").response()(scope, receive, seen)
         finally:
             route = scope.get("route")
             self._measures.request(getattr(route, "path", "other"), status, time.perf_counter() - begin)

@@ -87,7 +87,8 @@ class Fields:
 
     def __init__(self, value: Any, path: str = "") -> None:
         if not isinstance(value, dict):
-            raise Problem(400, f"{path.rstrip('.') or 'the body'} must be a JSON object, not {kind(value)}", path or None)
+            name = path.rstrip(".")
+            raise Problem(400, f"{name or 'the body'} must be a JSON object, not {kind(value)}", name or None)
         self._left, self.path = dict(value), path
 
     def wrong(self, name: str, what: str) -> Problem:
@@ -152,7 +153,8 @@ class Fields:
 
     def done(self) -> None:
         if self._left:
-            raise Problem(400, f"unknown field {self.path + next(iter(self._left))!r}"[:200], self.path + next(iter(self._left)))
+            name = (self.path + next(iter(self._left)))[:200]
+            raise Problem(400, f"unknown field {name!r}", name)
 
 
 def kind(value: Any) -> str:

@@ -53,7 +53,7 @@ async def chat(body: Any, language: Language, stack: AsyncExitStack) -> Response
         {
             "index": i,
             "message": _message(a),
-            "logprobs": {"content": [language.token_entry(e) for e in a.logprobs], "refusal": None} if logprobs else None,
+            "logprobs": _logprobs([language.token_entry(e) for e in a.logprobs]) if logprobs else None,
             "finish_reason": a.finish,
         }
         for i, a in enumerate(found)
@@ -64,12 +64,17 @@ async def chat(body: Any, language: Language, stack: AsyncExitStack) -> Response
 
 def _message(answer: Answer) -> dict[str, Any]:
     calls = [_call(i, c, c.arguments) for i, c in enumerate(answer.calls)]
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or ("" if not calls else None), "refusal": None}
+    content = answer.text or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = [{k: v for k, v in c.items() if k != "index"} for c in calls]
     return message
+
+
+def _logprobs(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"content": entries, "refusal": None}
 
 
 def _call(index: int, call: Call, arguments: str) -> dict[str, Any]:
@@ -85,12 +90,12 @@ async def _events(
 
     for number in range(len(found)):
         yield chunk(number, {"role": "assistant", "content": ""})
-    async with aclosing(aiter(answers)) as pieces:
+    async with aclosing(answers.pieces()) as pieces:
         async for number, piece in pieces:
             answer = found[number]
             deltas = [_delta(d, answer) for d in answer.feed(piece)]
             entries = [language.token_entry(e) for e in piece.logprobs]
-            logprobs = {"content": entries, "refusal": None} if entries else None
+            logprobs = _logprobs(entries) if entries else None
             for delta in deltas or ([{"content": ""}] if logprobs else []):
                 yield chunk(number, delta, logprobs)
                 logprobs = None

@@ -105,7 +105,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     tail = {"usage": None} if usage_last else {}
     offsets = [len(b) for b in begins]
-    async with aclosing(aiter(answers)) as pieces:
+    async with aclosing(answers.pieces()) as pieces:
         async for number, piece in pieces:
             answer = found[number]
             answer.feed(piece)
@@ -161,7 +161,7 @@ async def embeddings(body: Any, language: Language, stack: AsyncExitStack) -> Re
 
         async with language.answers(make) as answers:
             hidden: list[Any] = [None] * len(answers.streams)
-            async with aclosing(aiter(answers)) as pieces:
+            async with aclosing(answers.pieces()) as pieces:
                 async for number, piece in pieces:
                     hidden[number] = hidden[number] if piece.hidden is None else piece.hidden
             count += sum(answers.prompts)

@@ -46,7 +46,7 @@ class Conversation:
         def make() -> list[Request]:
             nonlocal prompt
             prompt = self._prompt(language)
-            tokens = language.tokenizer.encode(prompt, special=True)
+            tokens = language.tokenizer.encode(prompt)  # a template begins prompts itself
             shared = {
                 **self.sampling,
                 "grammar": grammar,

@@ -22,7 +22,11 @@ from .sampling import ServerLimits
 
 #: the protocol's names of element types
 TYPES = {
-    **{"bool": "BOOL", "f16": "FP16", "bf16": "BF16", "f32": "FP32", "f64": "FP64"},
+    "bool": "BOOL",
+    "f16": "FP16",
+    "bf16": "BF16",
+    "f32": "FP32",
+    "f64": "FP64",
     **{f"i{n}": f"INT{n}" for n in (8, 16, 32, 64)},
     **{f"ui{n}": f"UINT{n}" for n in (8, 16, 32, 64)},
 }
@@ -96,9 +100,8 @@ def _described(port: Port) -> dict[str, Any]:
 
 def read_call(data: bytes, header: str | None, model: Batcher) -> dict[str, Any]:
     """The arrays of a request by name, and what is wanted of the outputs; a Problem for what does not fit."""
-    if header is not None:
-        if not header.isdigit() or int(header[:20]) > len(data):
-            raise Problem(400, f"{LENGTH} must be the bytes of JSON at the body's beginning, not {header[:40]!r}")
+    if header is not None and not (header.isascii() and header.isdigit() and int(header[:20]) <= len(data)):
+        raise Problem(400, f"{LENGTH} must be the bytes of JSON at the body's beginning, not {header[:40]!r}")
     cut = len(data) if header is None else int(header)
     fields = Fields(parse_json(data[:cut], float))
     rest = memoryview(data)[cut:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +46,7 @@ class Language:
         if left < 1 or (wanted or 1) > left:
             raise Problem(
                 400,
-                f"the context has {self.context} tokens; the prompt has {len(prompt)}, the answer {wanted or 1} or more",
+                f"the prompt's {len(prompt)} tokens and {wanted or 1} of an answer do not fit into {self.context}",
                 param,
                 "context_length_exceeded",
             )
@@ -94,17 +94,18 @@ def finite(logprob: float) -> float:
 
 @dataclass
 class Answers:
-    """Streams of the engine; iterates (number of the stream, `Piece`), as they come. A Problem for one that fails."""
+    """Streams of the engine, and the lengths of their prompts."""
 
     streams: list[Any]
     prompts: list[int] = field(default_factory=list)
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """(number of the stream, `Piece`), as they come; a Problem for one that fails."""
         if len(self.streams) == 1:
             async for piece in self.streams[0]:
                 yield 0, _checked(piece)
             return
-        queue: asyncio.Queue[tuple[int, Piece | None | BaseException]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
 
         async def pump(number: int, stream: Any) -> None:
             try:
@@ -165,7 +166,8 @@ class Answer:
 
     def feed(self, piece: Piece) -> list[Delta]:
         """What a piece adds."""
-        found, text = [], piece.text
+        found: list[Delta] = []
+        text = piece.text
         ended = piece.finish_reason is not None
         if self.reasoning_parser is not None:
             found, text = self.reasoning_parser.feed(text)
@@ -218,7 +220,7 @@ def usage_of(prompt_tokens: int, answers: Sequence[Answer]) -> dict[str, Any]:
 
 async def collect(answers: Answers, found: Sequence[Answer]) -> None:
     """All pieces into the answers."""
-    async with aclosing(aiter(answers)) as pieces:
+    async with aclosing(answers.pieces()) as pieces:
         async for number, piece in pieces:
             found[number].feed(piece)
 

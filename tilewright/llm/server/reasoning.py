@@ -5,7 +5,11 @@ from __future__ import annotations
 from .tool_calls import Delta
 
 #: marks around reasoning, by the names that ``--reasoning-parser`` takes
-MARKS = {"think": ("<think>", "</think>"), "mistral": ("[THINK]", "[/THINK]"), "seed": ("<seed:think>", "</seed:think>")}
+MARKS = {
+    "think": ("<think>", "</think>"),
+    "mistral": ("[THINK]", "[/THINK]"),
+    "seed": ("<seed:think>", "</seed:think>"),
+}
 
 
 def marks_of_template(template: str) -> str | None:
@@ -17,8 +21,8 @@ class ReasoningParser:
     """Splits text into reasoning, which comes first, and the rest. `inside`: the prompt has begun the reasoning.
 
     >>> p = ReasoningParser("think")
-    >>> p.feed("<think>so"), p.feed(" it is</th"), p.feed("ink>Yes")
-    (([Delta(kind='reasoning', text='so', index=0)], ''), ([Delta(kind='reasoning', text=' it is', index=0)], ''), ([], 'Yes'))
+    >>> p.feed("<think>so it is</th"), p.feed("ink>Yes")
+    (([Delta(kind='reasoning', text='so it is', index=0)], ''), ([], 'Yes'))
     """
 
     def __init__(self, marks: str, inside: bool = False) -> None:

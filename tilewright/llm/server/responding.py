@@ -49,7 +49,9 @@ class Events(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, stack: AsyncExitStack, events: AsyncIterator[bytes], seconds: float, named: bool = False) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, events: AsyncIterator[bytes], seconds: float, named: bool = False
+    ) -> None:
         self.status_code, self.background, self.body = 200, None, b""
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]

@@ -223,7 +223,7 @@ class _Turn:
             output.append(item)
             return found
 
-        async with aclosing(aiter(self.answers)) as pieces:
+        async with aclosing(self.answers.pieces()) as pieces:
             async for _, piece in pieces:
                 before, entries = len(a.calls), [self.language.token_entry(e) for e in piece.logprobs]
                 deltas = a.feed(piece)
@@ -297,8 +297,8 @@ def _add_item(item: Fields, found: list[dict[str, Any]]) -> None:
         content = content_of(item, "content", False, ("input_text", "output_text", "text", "refusal"))
         found.append({"role": "system" if role == "developer" else role, "content": content})
     elif kind == "function_call":
-        arguments = arguments_of(item)
-        call = {"id": item.text("call_id"), "type": "function", "function": {"name": item.text("name"), "arguments": arguments}}
+        function = {"name": item.text("name"), "arguments": arguments_of(item)}
+        call = {"id": item.text("call_id"), "type": "function", "function": function}
         if not (found and found[-1]["role"] == "assistant"):  # the calls of one turn are one message
             found.append({"role": "assistant", "content": ""})
         found[-1].setdefault("tool_calls", []).append(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import signal
@@ -26,9 +27,8 @@ def listen(host: str, port: int) -> socket.socket:
         made.bind(address)
         made.listen(1024)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error}", stage="serve", hint="another --host or --port; 0 takes a free one"
-        ) from None
+        hint = "another --host or --port; 0 takes a free one"
+        raise UsageError(f"cannot listen on {host}:{port}: {error}", stage="serve", hint=hint) from None
     return made
 
 
@@ -64,10 +64,8 @@ class _Server(uvicorn.Server):
         timer.start()
 
     def _end(self) -> None:
-        try:
+        with contextlib.suppress(TilewrightError):  # it does not end in time
             self._stop()
-        except TilewrightError:  # it does not end in time
-            pass
 
 
 def serve(app: Any, sock: socket.socket, limit: float, stop: Callable[[], object]) -> None:

@@ -62,11 +62,11 @@ def sampling_of(fields: Fields, limits: ServerLimits, vocabulary: int, seed: boo
     return found
 
 
-def most_tokens(fields: Fields, names: Sequence[str], default: int | None, limits: ServerLimits, low: int = 1) -> int | None:
+def most_tokens(fields: Fields, names: Sequence[str], default: int | None, limits: ServerLimits) -> int | None:
     """The most tokens of an answer, by the first of the names that is there."""
     found = default
     for name in reversed(names):
-        found = fields.integer(name, found, low, limits.max_tokens or 1 << 31)
+        found = fields.integer(name, found, 1, limits.max_tokens or 1 << 31)
     return found
 
 

@@ -38,7 +38,15 @@ FORMS = {
     "llama3": ToolForm(("<|python_tag|>",), ("<|eom_id|>", "<|eot_id|>"), bare=True),
     "mistral": ToolForm(("[TOOL_CALLS]",), ("[/TOOL_CALLS]",), named=True),
     "generic": ToolForm(
-        ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", "<function_call>", "functools", "<TOOLCALL>"),
+        (
+            "<tool_call>",
+            "[TOOL_CALLS]",
+            "<|python_tag|>",
+            "<|tool_call|>",
+            "<function_call>",
+            "functools",
+            "<TOOLCALL>",
+        ),
         ("</tool_call>", "[/TOOL_CALLS]", "<|/tool_call|>", "</function_call>", "</TOOLCALL>"),
         bare=True,
         named=True,
@@ -205,7 +213,7 @@ class NamedCall:
 
 
 class _Scanner:
-    """One JSON object, by characters: a call's name, and its arguments as they come. With a name it is the arguments."""
+    """One JSON object, by characters: a call's name, and its arguments as they come. Given a name it is arguments."""
 
     def __init__(self, name: str | None = None) -> None:
         self.name, self.raw, self.done, self.bad, self.started = name, "", False, False, False
