@@ -32,6 +32,7 @@ from .states import find_states
 
 if TYPE_CHECKING:
     from .placement import Placed
+    from .request import PackedBefore
 
 
 def build_program(
@@ -45,6 +46,7 @@ def build_program(
     states: Mapping[str, str] | None = None,
     devices: Target | Placed | None = None,
     growing: Mapping[str, Growth] | None = None,
+    before: PackedBefore | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
@@ -53,9 +55,10 @@ def build_program(
     the graph cannot be used afterwards. With `lazy` those that are packed are each a `LazyArray`, whose elements are
     gone when the next one is read. `states`: inputs that live between runs -> the outputs that follow them.
     `growing`: those of them that grow in a buffer for their largest value. `devices` says which of several each call
-    runs on; inputs and outputs are on the first, a state and a constant where they are used.
+    runs on; inputs and outputs are on the first, a state and a constant where they are used. `before`: what other
+    entries of the package have packed.
     """
-    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}).run()
+    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}, before).run()
 
 
 class _Builder:
@@ -70,6 +73,7 @@ class _Builder:
         states: Mapping[str, str] | None,
         devices: Target | Placed | None,
         growing: Mapping[str, Growth],
+        before: PackedBefore | None,
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices
         self.kernels = {**kernels, COPY: KernelInfo()}
@@ -79,6 +83,7 @@ class _Builder:
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[StorageValue] = []
+        self.before = before
         self.lazy, self.pool = lazy, HugePagePool(reused=lazy)
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
@@ -237,6 +242,9 @@ class _Builder:
             made = pack_array(array.reshape(shape), pack, self.pool)
             release_pages(array)
             return made
+
+        if self.before is not None and not self.lazy:
+            return self.before.array(array, (shape, pack.splits, pack.order, pack.repeats), make)
 
         # `Package.constants` says who may have one
         return LazyArray(packed_shape(shape, pack), array.dtype, make) if self.lazy else make()  # type: ignore[return-value]
