@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ...ir.types import Type, type_of
 from .norm import normalized, normalized_heads
 from .rope import rotated
@@ -76,8 +74,7 @@ class Attention:
         make, heads, shared, depth = at.make, self.heads, self.kv_heads, self.head_dim
         qkv = at.linear(x, "q", "k", "v")
         if self.clip:
-            limit = [make.constant(np.float32(c)) for c in (-self.clip, self.clip)]
-            qkv = make("clip", qkv, *limit)
+            qkv = make("clip", qkv, low=-self.clip, high=self.clip)
         sizes = (heads * depth, shared * depth, shared * self.value_dim)
         if self.qk_norm is not None and self.whole_norm:
             q, k, v = make("split", qkv, sizes=sizes, axis=1)
