@@ -4,9 +4,9 @@ together.
     run(thread, threads, passed, count, weights, arena, arrays)
 
 `weights` begins with the first weight (`weight_offsets`), `arena` is followed by the scratch memory of one thread after
-the other (`memory`), `arrays` is a table of the addresses of inputs and outputs, then two for each state: where its value
-is, and where its next value goes. `count` is a word in memory where arrivals at barriers are counted, never set back:
-`passed` is what it was when the run began.
+the other (`memory`), `arrays` is a table of the addresses of inputs and outputs, then two for each state: where its
+value is, and where its next value goes. `count` is a word in memory where arrivals at barriers are counted, never set
+back: `passed` is what it was when the run began.
 
 A module for one thread has the same function, in which nobody waits.
 """
