@@ -9,7 +9,7 @@ from ..ir.dialect import Operator
 from ..ir.types import Type
 from ..support.dtypes import wide
 from ..support.errors import OpError
-from .common import need, need_shape, same_dtype
+from .common import fits, need, need_shape, same_dtype
 
 
 class RaggedAttention(Operator):
@@ -34,25 +34,32 @@ class RaggedAttention(Operator):
 
     @staticmethod
     def infer(
-        q, k, v, table, starts, lengths, sinks=None,
+        q, k, v=None, table=None, starts=None, lengths=None, sinks=None,
         *, scale: float, window: int = 0, softcap: float = 0.0, width: int = 0,
     ):  # fmt: skip
+        if table is None or starts is None or lengths is None:
+            raise OpError("needs table, starts and lengths")
         need("float", q, k, v, sinks)
         if v is not None:
             same_dtype(k, v)
         if q.rank != 3 or k.rank != 4 or (v is not None and v.rank != 4):
             raise OpError(f"q is [T, H, D], k and v are [pages, L, Hk, D], got {q}, {k} and {v}")
-        if v is not None and v.shape[:3] != k.shape[:3]:
+        if v is not None and not fits(v.shape[:3], k.shape[:3]):
             raise OpError(f"pages of v {v} differ from those of k {k}")
         heads, shared, depth = q.shape[1], k.shape[2], q.shape[2]
-        if shared == 0 or heads % shared or k.shape[3] != depth:
+        if not fits((depth,), k.shape[3:]) or shared == 0 or (None not in (heads, shared) and heads % shared):
             raise OpError(f"heads {heads} x {depth} of q do not fit the {shared} x {k.shape[3]} of k")
-        if (v is None) != (width > 0) or width > depth:
+        if (v is None) != (width > 0) or (depth is not None and width > depth):
             raise OpError(f"without v, width says how much of k [..., {depth}] the values are; got {width}")
         for name, t in (("table", table), ("starts", starts), ("lengths", lengths)):
             if t.dtype != "i32":
                 raise OpError(f"{name} is of i32, got {t}")
+        need_shape("table", table, (None, None))
         need_shape("lengths", lengths, (table.shape[0],))
+        if starts.rank != 1 or (
+            None not in (starts.shape[0], table.shape[0]) and starts.shape[0] != table.shape[0] + 1
+        ):
+            raise OpError(f"starts of {table.shape[0]} sequences are one more, got {starts}")
         need_shape("sinks", sinks, (heads,))
         return Type((q.shape[0], heads, v.shape[3] if v is not None else width), q.dtype)
 

@@ -7,8 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..support.aligned import address, aligned_empty
-from .program import StateInfo, TensorInfo
+from ..support.aligned import address
+from ..support.zeroed import ZeroedMemory
+from .program import StateInfo
 
 
 class StateOnDevice(Protocol):
@@ -30,19 +31,24 @@ class StateBuffer:
     """
 
     def __init__(self, info: StateInfo) -> None:
-        self.tensor = tensor = info.tensor
+        self.tensor = info.tensor
         self.axis = None if info.growth is None else info.growth.axis
         #: of a state that grows along `axis`: how many rows of the buffer are its value
         self.length = 0
-        self._buffers = [_zeros(tensor)]
+        self._memory: list[ZeroedMemory] = []
+        self._buffers = [self._zeros()]
         self._cell = np.array([address(self._buffers[0])] * 2, np.int64)
         self.on_device: StateOnDevice | None = None
 
     def double(self) -> None:
         """Have a second buffer, for a program that cannot write in place."""
         if len(self._buffers) == 1:
-            self._buffers.append(_zeros(self.tensor))
+            self._buffers.append(self._zeros())
             self._cell[1] = address(self._buffers[1])
+
+    def _zeros(self) -> np.ndarray:
+        self._memory.append(ZeroedMemory(self.tensor.nbytes))
+        return self._memory[-1].array.view(self.tensor.numpy_dtype).reshape(self.tensor.shape)
 
     @property
     def value(self) -> np.ndarray:
@@ -68,8 +74,9 @@ class StateBuffer:
             self.on_device.replaced()
 
     def clear(self) -> None:
-        """Zeros, or nothing, as it was at first."""
-        self._filled()[...] = 0
+        """Zeros, or nothing, as it was at first; a large state's memory is given back."""
+        for memory in self._memory:
+            memory.clear()
         self.length = 0
         if self.on_device is not None:
             self.on_device.replaced()
@@ -101,6 +108,7 @@ class StateBuffers:
     """The states of a program, in its order, and the table of the addresses of their cells that its code reads. Those
     in `known`, by name, are shared with other programs; new ones are added to it.
 
+    >>> from tilewright.program.program import TensorInfo
     >>> buffers = StateBuffers([StateInfo(TensorInfo("past", (2, 2), "f32"), "present", swapped=True)])
     >>> buffers.value(0).tolist(), buffers.nbytes
     ([[0.0, 0.0], [0.0, 0.0]], 32)
@@ -128,9 +136,3 @@ class StateBuffers:
     def value(self, state: int) -> np.ndarray:
         """The buffer that has the value of a state now."""
         return self.buffers[state].value
-
-
-def _zeros(t: TensorInfo) -> np.ndarray:
-    array = aligned_empty(t.nbytes)
-    array[:] = 0
-    return array.view(t.numpy_dtype).reshape(t.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import threading
 from math import prod
 
@@ -17,6 +18,8 @@ import tilewright as tw
 from tilewright.cli import main
 from tilewright.driver.bisect import bisect
 from tilewright.driver.compiler import compile_state
+from tilewright.ir.graph_builder import Maker
+from tilewright.ir.types import Type
 from tilewright.program import package as container
 from tilewright.program.program import COPY, BufferRef, Call, Program, StateInfo, TensorInfo
 from tilewright.program.states import StateBuffers
@@ -604,3 +607,30 @@ def test_tuned(tmp_path, monkeypatch, capsys):
     x = np.ones((4, 32), np.float32)
     close(run(x)[0], fed_back(mean(), {"past": "present"}, [{"x": x}])[0][0][0])
     assert main(["tune", str(path), "--state", "past", "--trials", "3"]) == 2
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what memory a process has is read from /proc/self/statm")
+def test_memory_is_taken_where_a_state_is_written_and_given_back():
+    pages, page = 100_000, (16, 64)  # 400 MB
+    make = Maker([("k", Type((pages, *page), "f32")), ("rows", Type((4, 64), "f32")), ("slots", Type((4,), "i32"))])
+    new = make("write_pages", *make.inputs)
+    before = resident()
+    y = make("gather", new, make.constant(np.array([0])), axis=0)
+    run = tw.compile(make.finish([("y", y), ("new", new)]), states={"k": "new"}, threads=1)
+    rows = np.ones((4, 64), np.float32)
+    run(rows, np.array([3, -1, pages * 16 - 1, pages * 16], np.int32))
+    assert "in place" in str(run) and run.states["k"][-1, -1, 0] == 1 and run.states["k"][0, 3, 0] == 1
+    assert resident() - before < 200 << 20
+    block = run.states["k"][: pages // 4]
+    block[...] = 1
+    filled = resident()
+    run.reset()
+    assert filled - resident() > 90 << 20 and not block[::1000].any() and not run.states["k"][-1].any()

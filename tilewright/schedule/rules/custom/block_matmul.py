@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....support.errors import CompileError
 from ....support.sizes import is_open, surely, typical
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
@@ -70,6 +71,8 @@ class Product:
         self.out = self.read.opaque.results[0]
         (rows, columns), (_, blocks, words) = self.read.shape(self.out), self.read.shape(self.w)
         bits = int(self.read.opaque.attributes["bits"])
+        if any(self.read.opaque.operands[zero + 1 :]) or bits in (5, 6):
+            raise CompileError("weights of two levels or 5 and 6 bits have no kernel yet", stage="schedule")
         width = min(lanes(machine), 1 << max(columns - 1, 0).bit_length())
         self.s = Sizes(rows, columns, blocks, words, bits, width)
         fitting = self.tiles()
@@ -219,7 +222,7 @@ class FloatProduct(Product):
     def number(self, part: int) -> Expr:
         """A number of the word less its zero point. Bits q behind the point of 2**bits are the float 2**bits + q."""
         bits = self.s.bits
-        shift = 23 - bits - bits * part
+        shift = 23 - bits - 8 * (part % 4) - bits * (part // 4)
         word = self.word()
         if shift:
             word = Op("shli" if shift > 0 else "shrui", (word, Const(abs(shift), I32)), I32)
@@ -268,7 +271,8 @@ class ByteProduct(Product):
             word = Op("shrui", (word, Const(bits * part, I32)), I32)
         if bits < 8:
             word = Op("andi", (word, Const(((1 << bits) - 1) * 0x01010101, I32)), I32)
-        x = [Load(self.x, (self.m, Var("b"), index(part), Var("i") * 4 + j), "i8") for j in range(4)]
+        k = Var("b") * self.s.block + Var("i") * (32 // bits) + part * 4
+        x = [Load(self.x, (self.m, k + j), "i8") for j in range(4)]
         return self.over_tile(store("acc", at, Op("addi", (acc, Op("dot4", (word, *x), I32)), I32), "sum"))
 
 
