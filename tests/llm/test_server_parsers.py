@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
 
-from tilewright.llm.request import Piece  # noqa: E402
-from tilewright.llm.server.language import Answer  # noqa: E402
-from tilewright.llm.server.reasoning import ReasoningParser  # noqa: E402
-from tilewright.llm.server.tool_calls import FORMS, NamedCall, ToolParser  # noqa: E402
+from tilewright.llm.request import Piece
+from tilewright.llm.server.language import Answer
+from tilewright.llm.server.reasoning import ReasoningParser
+from tilewright.llm.server.tool_calls import FORMS, NamedCall, ToolParser
 
 TOOLS = {"add": {"properties": {"a": {"type": "integer"}, "s": {"type": "string"}}}, "get.it": {}}
 ADD = '{"a": 1, "s": "x}\\"]</tool_call> \\\\"}'
@@ -112,7 +112,12 @@ def test_random_text_is_not_lost_or_broken():
         text = "".join(random_.choices(atoms, k=random_.randrange(1, 30)))
         form = random_.choice(list(FORMS))
         cuts = sorted(random_.sample(range(1, len(text)), min(3, len(text) - 1)))
-        found = answer(text, cuts, tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think"))
+        found = answer(
+            text, cuts, tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think")
+        )
         again = answer(text, [], tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think"))
         assert (found.text, found.reasoning) == (again.text, again.reasoning), (form, text)
-        assert [(c.name, c.arguments) for c in found.calls] == [(c.name, c.arguments) for c in again.calls], (form, text)
+        assert [(c.name, c.arguments) for c in found.calls] == [(c.name, c.arguments) for c in again.calls], (
+            form,
+            text,
+        )
