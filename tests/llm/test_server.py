@@ -115,9 +115,13 @@ def broken_text(random_: random.Random, body) -> bytes:
     text = json.dumps(body).encode()
     cut = random_.randrange(len(text))
     return random_.choice(
-        [text[:cut], b"", b"null", b"[]", b"7", b"\xff\xfe" + text, text + b"}", b"[" * 5000, b'{"a":' * 3000,
-         text[:cut] + bytes([random_.randrange(256)]) + text[cut:], b'{"prompt": "' + b"x" * 30_000 + b'"}', b'{"n": 1' + b"0" * 6000 + b"}"]
-    )  # fmt: skip
+        [
+            *(text[:cut], b"", b"null", b"[]", b"7", b"\xff\xfe" + text, text + b"}", b"[" * 5000, b'{"a":' * 3000),
+            text[:cut] + bytes([random_.randrange(256)]) + text[cut:],
+            b'{"prompt": "' + b"x" * 30_000 + b'"}',
+            b'{"n": 1' + b"0" * 6000 + b"}",
+        ]
+    )
 
 
 def test_malformed_requests_are_client_errors():
@@ -369,12 +373,8 @@ def test_inference_protocol_with_batches(open_model):
         assert described["inputs"][0] == {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
         assert (await client.get("/v2/models/m/ready")).status_code == 200
         assert (await client.get("/v2/models/other")).status_code == 404
-        answers = await asyncio.gather(
-            *(
-                client.post("/v2/models/m/infer", json={"inputs": tensors(*c), "id": str(i)})
-                for i, c in enumerate(cases)
-            )
-        )
+        bodies = [{"inputs": tensors(*c), "id": str(i)} for i, c in enumerate(cases)]
+        answers = await asyncio.gather(*(client.post("/v2/models/m/infer", json=b) for b in bodies))
         for i, ((x, ids), answer) in enumerate(zip(cases, answers, strict=True)):
             if i == 5:
                 assert answer.status_code == 400 and "error" in answer.json()
@@ -386,15 +386,10 @@ def test_inference_protocol_with_batches(open_model):
         x, ids = cases[0]
         raw = x.tobytes() + ids.tobytes()
         inputs = [
-            {**t, "parameters": {"binary_data_size": s}}
-            for t, s in zip(tensors(x, ids), (x.nbytes, ids.nbytes), strict=True)
+            {"name": n, "shape": list(v.shape), "datatype": t, "parameters": {"binary_data_size": v.nbytes}}
+            for n, t, v in (("x", "FP32", x), ("ids", "INT64", ids))
         ]
-        head = json.dumps(
-            {
-                "inputs": [{k: v for k, v in t.items() if k != "data"} for t in inputs],
-                "parameters": {"binary_data_output": True},
-            }
-        ).encode()
+        head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
         headers = {"Inference-Header-Content-Length": str(len(head)), "content-type": "application/octet-stream"}
         answer = await client.post("/v2/models/m/infer", content=head + raw, headers=headers)
         cut = int(answer.headers["inference-header-content-length"])

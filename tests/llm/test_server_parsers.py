@@ -106,18 +106,17 @@ def test_a_named_call_is_its_arguments():
 def test_random_text_is_not_lost_or_broken():
     """Whatever comes: no error, and without a call what is said is the text but for spaces."""
     random_ = random.Random(0)
-    atoms = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "{", "}", "[", "]", '"name"', ":", '"add"', ",", " ", "x", "\\",
-             '"', "<function=", ">", "\n", '"arguments"', "é", "<think>", "</think>"]  # fmt: skip
+    atoms = [
+        *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<function=", "<think>", "</think>", '"name"', '"arguments"'),
+        *('"add"', "{", "}", "[", "]", ":", ",", " ", "x", "\\", '"', ">", "\n", "é"),
+    ]
     for _ in range(2000):
         text = "".join(random_.choices(atoms, k=random_.randrange(1, 30)))
         form = random_.choice(list(FORMS))
         cuts = sorted(random_.sample(range(1, len(text)), min(3, len(text) - 1)))
-        found = answer(
-            text, cuts, tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think")
+        found, again = (
+            answer(text, c, tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think"))
+            for c in (cuts, [])
         )
-        again = answer(text, [], tool_parser=ToolParser(FORMS[form], TOOLS), reasoning_parser=ReasoningParser("think"))
         assert (found.text, found.reasoning) == (again.text, again.reasoning), (form, text)
-        assert [(c.name, c.arguments) for c in found.calls] == [(c.name, c.arguments) for c in again.calls], (
-            form,
-            text,
-        )
+        assert [(c.name, c.arguments) for c in found.calls] == [(c.name, c.arguments) for c in again.calls], form
