@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..ir.types import numpy_dtype
 from ..support.errors import ModelError
 from ..support.mapped_file import MappedFile, map_file
+
+if TYPE_CHECKING:
+    from .config import Model
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
@@ -51,6 +56,30 @@ class Checkpoint:
             )
             raise ModelError(f"there are no safetensors files in {self.path}", stage="import", hint=hint)
         return [self.path / "model.safetensors"] if self.path / "model.safetensors" in found else found
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """A folder as what is compiled: `program.Source`."""
+
+    path: Path
+
+    def digest(self) -> str:
+        checkpoint = self._checkpoint
+        parts = [json.dumps(checkpoint.config, sort_keys=True), *(f.digest() for f in checkpoint.files)]
+        return "\0".join(parts)
+
+    def read(self) -> tuple[Model, dict[str, Any]]:
+        from .architectures import find
+
+        checkpoint = self._checkpoint
+        architecture = find(checkpoint.config)
+        model = architecture.model(checkpoint.config)
+        return model, architecture.weights(model, checkpoint.tensors)
+
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.path)
 
 
 def _json(path: Path) -> Any:
@@ -92,4 +121,4 @@ def _tensor(name: str, data: np.ndarray, *, dtype: str, shape: list[int], data_o
     return data[start:stop].view(known).reshape(shape)
 
 
-__all__ = ["Checkpoint", "tensors_of"]
+__all__ = ["Checkpoint", "FolderSource", "tensors_of"]

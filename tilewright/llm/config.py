@@ -3,6 +3,7 @@ graph of a step from them (`decoder.py`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -131,16 +132,18 @@ class Model:
     @property
     def recurrent(self) -> bool:
         """Whether any layer has snapshots."""
-        return any(block.body.recurrent for layer in self.layers for block in layer.blocks)
+        return any(body.recurrent for _, body in self._bodies())
 
     def states(self, pool: Pool) -> dict[str, Type]:
         """All states by name, in the order of the layers."""
-        return {
-            f"{name}.{i}": t
-            for i, layer in enumerate(self.layers)
-            for block in layer.blocks
-            for name, t in block.body.states(pool).items()
-        }
+        return {f"{name}.{i}": t for i, body in self._bodies() for name, t in body.states(pool).items()}
+
+    def snapshots(self, pool: Pool) -> list[str]:
+        """The names of states that are snapshots; all others are pages."""
+        return [f"{name}.{i}" for i, body in self._bodies() if body.recurrent for name in body.states(pool)]
+
+    def _bodies(self) -> Iterator[tuple[int, Body]]:
+        return ((i, block.body) for i, layer in enumerate(self.layers) for block in layer.blocks)
 
 
 __all__ = ["Block", "Body", "Layer", "Model", "Norm", "Pool", "Rope", "Scaling"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from ..ir.graph_builder import Maker
 from ..ir.types import Type
 from ..support.dims import Dim
-from ..support.errors import ModelError
+from ..support.errors import ModelError, UnsupportedError
+from .batch import Limits
 from .config import Model, Pool, Rope
 from .layers.linear import linear
 from .layers.norm import normalized
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..ir.graph import Graph
+    from ..runtime.entries import MultiExecutable
+    from ..support.options import Options
+    from .program import Hook, Plan
 
 #: name of an input -> its sizes, by the names of dimensions; all are i32
 INPUTS: dict[str, tuple[str, ...]] = {
@@ -36,6 +40,26 @@ INPUTS: dict[str, tuple[str, ...]] = {
 RECURRENT = {"initial": ("B",), "keep": ("T",)}
 
 
+class UsedWeights(Mapping[str, Any]):
+    """Weights by name, which notes those that are asked for."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self.weights, self.used = weights, set[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.used.add(name)
+        return self.weights[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.weights
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
 @dataclass
 class Step:
     """A graph that is being made: its inputs by name, the states' values by now, and what all layers share."""
@@ -44,6 +68,7 @@ class Step:
     model: Model
     weights: Mapping[str, Any]
     context: int
+    precision: str
     inputs: dict[str, ir.Value]
     states: dict[str, ir.Value]
     _angles: dict[Rope, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
@@ -100,7 +125,7 @@ class Scope:
         if any(b is not None for b in biases):
             each = [np.zeros(w.shape[0], np.float32) if b is None else b for b, w in zip(biases, weights, strict=True)]
             bias = np.concatenate(each)
-        return linear(self.make, x, weights, bias, f"{self.name}.{joined}")
+        return linear(self.make, x, weights, bias, f"{self.name}.{joined}", precision=self.step.precision)
 
     def state(self, name: str) -> ir.Value:
         """The value of a state of this layer by now."""
@@ -111,18 +136,21 @@ class Scope:
         self.step.states[f"{name}.{self.layer}"] = value
 
 
-def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: int) -> Graph:
+def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: int, precision: str = "f32") -> Graph:
     """The graph of a step: inputs as in `INPUTS` and the states; outputs ``logits`` f32 [R, vocabulary], ``hidden`` f32
     [R, hidden] and, as ``next:NAME``, the states. Sizes by name are open.
 
-    context: the most positions that a sequence will have. ModelError for a checkpoint without one of the weights.
+    context: the most positions that a sequence will have. precision: see `linear`. ModelError for a checkpoint without
+    one of the weights.
     """
     inputs = INPUTS | (RECURRENT if model.recurrent else {})
     states = model.states(pool)
     types = [(n, Type((None,) * len(sizes), "i32")) for n, sizes in inputs.items()]
     make = Maker([*types, *states.items()], name=model.architecture)
     values = dict(zip(make.names, make.inputs, strict=True))
-    step = Step(make, model, weights, context, {n: values[n] for n in inputs}, {n: values[n] for n in states})
+    step = Step(
+        make, model, weights, context, precision, {n: values[n] for n in inputs}, {n: values[n] for n in states}
+    )
     x = _embedded(step)
     for i, layer in enumerate(model.layers):
         for block in layer.blocks:
@@ -157,7 +185,7 @@ def _rows(make: Maker, table: np.ndarray, indices: ir.Value, name: str) -> ir.Va
 def _logits(step: Step, hidden: ir.Value) -> ir.Value:
     make, model, root = step.make, step.model, Scope(step, "")
     if model.tied:
-        logits = linear(make, hidden, [root.weight("embedding.weight")], place="head")
+        logits = linear(make, hidden, [root.weight("embedding.weight")], place="head", precision=step.precision)
     else:
         logits = root.linear(hidden, "head")
     if model.logits_scale != 1:
@@ -166,6 +194,45 @@ def _logits(step: Step, hidden: ir.Value) -> ir.Value:
         cap = np.float32(model.logits_softcap)
         logits = make("mul", make("tanh", make("mul", logits, make.constant(1 / cap))), make.constant(cap))
     return logits
+
+
+def compiled(
+    model: Model, weights: Mapping[str, Any], plan: Plan, options: Options, progress: Hook | None = None
+) -> MultiExecutable:
+    """The entries "decode" and "prefill" of a model; see `program.compile_model`."""
+    from ..driver.entries import compile_entries
+
+    report = progress or (lambda stage, part: None)
+    report("reading the model", 0.05)
+    given = UsedWeights(weights)
+    graph = step_graph(model, given, plan.pool, plan.context, plan.precision)
+    if unused := sorted(set(weights) - given.used):
+        more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
+        raise UnsupportedError(
+            f"the checkpoint has weights that this {model.architecture} model does not use: "
+            + ", ".join(unused[:8])
+            + more,
+            stage="import",
+        )
+    states = model.states(plan.pool)
+    inputs = {
+        f"{entry}:{name}": sizes
+        for entry, dims in plan.dims().items()
+        for name, sizes in input_sizes(model, dims).items()
+    }
+    options = replace(options, inputs=inputs, states={n: f"next:{n}" for n in states})
+    report("compiling", 0.1)
+    made = compile_entries(dict.fromkeys(plan.dims(), graph), options)
+    limits = Limits(
+        model.vocabulary, plan.page_length, plan.pages, plan.snapshots if model.recurrent else 0, plan.tokens,
+        plan.sequences, plan.context,
+    )  # fmt: skip
+    made.entry("decode").package.report["language_model"] = {
+        "architecture": model.architecture,
+        "limits": asdict(limits),
+        "snapshots": model.snapshots(plan.pool),
+    }
+    return made
 
 
 def input_sizes(model: Model, dims: Mapping[str, Dim]) -> dict[str, tuple[Any, ...]]:

@@ -34,9 +34,11 @@ class RaggedAttention(Operator):
 
     @staticmethod
     def infer(
-        q, k, v, table, starts, lengths, sinks=None,
+        q, k, v=None, table=None, starts=None, lengths=None, sinks=None,
         *, scale: float, window: int = 0, softcap: float = 0.0, width: int = 0,
     ):  # fmt: skip
+        if table is None or starts is None or lengths is None:
+            raise OpError("needs table, starts and lengths")
         need("float", q, k, v, sinks)
         if v is not None:
             same_dtype(k, v)

@@ -27,6 +27,7 @@ from .machine import Machine
 from .machine_instructions import CoalescedAccess
 from .nest import THREAD, AsyncCopy, For, If, Nest, Stmt, Store, walk_stmts
 from .nest import children as parts
+from .region import all_ranges
 from .warp import NOTE
 
 #: what is moved needlessly is worth a word from so many bytes on (some microseconds), if it is this part of the rest
@@ -167,7 +168,10 @@ class _Walk:
     # ---- loops and conditions
 
     def loop(self, s: For, here: _Here) -> _Here:
-        extent = self.value(s.extent, here)
+        try:
+            extent = self.value(s.extent, here)
+        except _DataDecide:  # as often as may be
+            extent = np.full((1, 1, 1), all_ranges(self.nest.body)[s.var][1] + 1)
         if s.kind in self.number:
             if not here.in_block:
                 active, times = here.active & self.inside, here.times * self.warps

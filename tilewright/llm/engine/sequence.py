@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from ..request import Piece, Request, TokenLogprob
 from .cache import Value
@@ -41,6 +44,11 @@ class Sequence:
         self.counts: dict[int, int] = {}  # tokens of the text
         self.grammar: Any = None
         self.draft: Any = None
+
+    @cached_property
+    def prompt_ids(self) -> np.ndarray:
+        """The tokens of the prompt, each once."""
+        return np.unique(np.asarray(self.request.prompt, np.int64))
 
     @property
     def missing(self) -> int:

@@ -1,4 +1,5 @@
-"""Rows written into pages: threads share the rows; a result that takes the place of the pages is not copied before."""
+"""Rows written into pages: threads share the columns, of which each copies all rows and then writes the new ones, so
+that nothing waits. A result that takes the place of the pages is not copied."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from ....support.sizes import highest
-from ....tensor.expr import Expr, Load, Op, Var
+from ....tensor.expr import Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...inplace import COPIES
 from ...machine import Machine, lanes
-from ...nest import For, If, Stmt, seq, store, transform
+from ...nest import For, If, Stmt, loop, seq, store, transform
 from .. import direct
-from .nests import Access, at_least, both, divide, index, less, loops, unflatten, variables, vector_loop
+from .nests import Access, at_least, both, divide, index, less, unflatten
 
 
 @direct("write_pages", typical_sizes=True)
@@ -23,41 +24,38 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
     shape, (tokens, *row) = s.shape(out), s.shape(rows)
     if 0 in shape:
         return seq()
-    copy = _copy(s, pages, out, machine)
+    columns = row[-1] if row else 1
+    width = min(lanes(machine, s.dtype(rows)), 1 << max(highest(columns) - 1, 0).bit_length())
+    vectors = (*row[:-1], -(-columns // width))  # of a row
+    tasks = divide(prod(vectors), tokens * prod(row), machine)
+    *outer, last = unflatten(tasks.first + Var("v"), vectors)
+
+    def over(at: tuple[Expr, ...], source: str, first: tuple[Expr, ...], block: str) -> Stmt:
+        """Row `first` of `source` written to row `at` of a page, in the task's columns."""
+
+        def element(column: tuple[Expr, ...]) -> Stmt:
+            value: Expr = Load(source, (*first, *column), s.dtype(source))
+            if value.dtype != s.dtype(out):
+                value = s.narrow(out, value)
+            return store(out, (*at, *column), value, block)
+
+        if not row:
+            return element(())
+        there = index(width) if columns % width == 0 else minimum(width, columns - last * width)
+        column = (*outer, last * width + Var("lane"))
+        if width == 1:
+            return loop("v", tasks.extent, element((*outer, last)))
+        return loop("v", tasks.extent, For("lane", there, element(column), "vector", width))
+
+    old = Var("page"), Var("old")
+    copy = loop("page", shape[0], loop("old", shape[1], over(old, pages, old, "copy")))
+    if any(p.name == pages for p in kernel.params):  # else there is nothing that the result could take the place of
+        marked = transform(copy, lambda x: replace(x, notes=(*x.notes, (COPIES, pages))) if isinstance(x, For) else x)
+        assert marked is not None
+        copy = marked
     if 0 in (tokens, *row):
         return copy
-    tasks = divide(tokens, tokens * prod(row), machine)
-    t = tasks.first + Var("row")
-    slot = Op("index_cast", (Load(slots, (t,), "i32"),), "index")
-
-    def written(at: tuple[Expr, ...]) -> Stmt:
-        value: Expr = Load(rows, (t, *at), s.dtype(rows))
-        if value.dtype != s.dtype(out):
-            value = s.narrow(out, value)
-        return store(out, (slot // shape[1], slot % shape[1], *at), value, "write")
-
-    write = written(())
-    if row:
-        outer, width = tuple(row[:-1]), lanes(machine, s.dtype(rows))
-        inner = vector_loop("rl", row[-1], highest(row[-1]), width, lambda i: written((*variables("r", outer), i)))
-        write = loops("r", outer, inner)
+    slot = Op("index_cast", (Load(slots, (Var("t"),), "i32"),), "index")
     there = both(at_least(slot, 0), less(slot, index(shape[0] * shape[1])))
-    return seq(copy, tasks.parallel(For("row", tasks.extent, If(there, write))))
-
-
-def _copy(s: Access, pages: str, out: str, machine: Machine) -> Stmt:
-    """All pages copied, in loops that are left out where the result takes their place."""
-    shape = s.shape(out)
-    tasks = divide(prod(shape[:-1]), prod(shape), machine)
-    first = unflatten(tasks.first + Var("old"), shape[:-1])
-
-    def element(i: Expr) -> Stmt:
-        return store(out, (*first, i), Load(pages, (*first, i), s.dtype(pages)), "copy")
-
-    width = lanes(machine, s.dtype(pages))
-    copy = tasks.parallel(For("old", tasks.extent, vector_loop("ol", shape[-1], highest(shape[-1]), width, element)))
-    if all(p.name != pages for p in s.kernel.params):
-        return copy
-    marked = transform(copy, lambda x: replace(x, notes=(*x.notes, (COPIES, pages))) if isinstance(x, For) else x)
-    assert marked is not None
-    return marked
+    write = over((slot // shape[1], slot % shape[1]), rows, (Var("t"),), "write")
+    return tasks.parallel(seq(copy, loop("t", tokens, If(there, write))))

@@ -1,0 +1,353 @@
+"""Attention of ragged batches to keys in pages: each task takes a block of tokens of one sequence with the query heads
+that share a key head, and goes along its keys in blocks with an online softmax.
+
+    for each block of keys, of those that its tokens see:
+      ks, vs = keys and values of the pages, as floats of scratch memory   # read once for all heads of the group
+      s[r, j] = scale * sum_d q[r, d] * ks[j, d]                           # -inf where row r does not see key j
+      m = max(top[r], max_j s[r, j]);  shrink[r] = exp(top[r] - m);  top[r] = m
+      s[r, j] = exp(s[r, j] - m);  total[r] = total[r] * shrink[r] + sum_j s[r, j]
+      o[r, e] = o[r, e] * shrink[r] + sum_j s[r, j] * vs[j, e]
+    out[r, e] = o[r, e] / total[r]
+
+Blocks of sequence b have the numbers from ``starts[b] // block + b`` on, so that a block's number says where it lies
+without a table; some numbers have no tokens. Scratch memory does not grow with the length of a sequence. Threads that
+are done early take blocks of others (the last blocks of a prompt see the most keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....support.dtypes import wide
+from ....support.sizes import highest, smaller
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
+from ....tensor.kernel import Kernel
+from ...machine import Machine, lanes
+from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
+from .. import direct
+from .nests import Access, add, both, index, less, mul, select
+
+#: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
+ROWS, KEYS, GROUP = 32, 64, 16
+#: vectors of sums that a tile of the second product has at most
+SUMS = 16
+
+
+def let(name: str, value: Expr, body: Stmt) -> Stmt:
+    """`body` with a number in a register."""
+    return Alloc(Buffer(name, (), value.dtype, "register"), seq(store(name, (), value, name), body))
+
+
+def now(name: str, dtype: str = "index") -> Expr:
+    """A number that `let` has put into a register."""
+    return Load(name, (), dtype)
+
+
+def larger(a: Expr, b: Expr | int) -> Expr:
+    return Op("maxsi", (a, index(b) if isinstance(b, int) else b), "index")
+
+
+class Ragged:
+    """The nest of ``tw.ragged_attention``: what is where, and its parts in order."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        self.read = a = Access(kernel)
+        names = (*a.opaque.operands, *[None] * 7)[:7]
+        self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks = (n or "" for n in names)
+        self.out = a.opaque.results[0]
+        attributes = a.opaque.attributes
+        self.window, self.softcap = int(attributes["window"]), float(attributes["softcap"])
+        self.scale = float(attributes["scale"]) / (self.softcap or 1.0)
+        self.tokens, self.heads, self.depth = a.shape(self.q)
+        self.pages, self.length, self.shared, _ = a.shape(self.k)
+        self.count, self.most_pages = a.shape(self.table)
+        self.width = a.shape(self.out)[2]
+        self.dtype = wide(a.dtype(self.q))
+        self.lanes = lanes(machine, self.dtype)
+        group = self.heads // self.shared
+        #: heads of a task, and tasks that have those of one key head
+        self.group = next(g for g in range(min(group, GROUP), 0, -1) if group % g == 0)
+        self.parts = group // self.group
+        #: tokens of a block, its rows at most, and its keys
+        self.block = smaller(max(ROWS // self.group, 1), highest(self.tokens))
+        self.rows, self.keys = self.block * self.group, -(-KEYS // self.lanes) * self.lanes
+        self.depths, self.widths = (-(-n // self.lanes) for n in (self.depth, self.width))  # in vectors
+
+    # ---- small things ----
+
+    def number(self, x: float) -> Const:
+        return Const(x, self.dtype)
+
+    def f(self, name: str, *at: Expr) -> Expr:
+        return Load(name, at, self.dtype)
+
+    def integer(self, name: str, *at: Expr) -> Expr:
+        return Op("index_cast", (Load(name, at, self.read.dtype(name)),), "index")
+
+    def start(self, b: Expr) -> Expr:
+        """The first token of a sequence; whatever the operand says, it is one of those there are."""
+        return larger(minimum(self.integer(self.starts, b), self.tokens), 0)
+
+    def as_float(self, x: Expr) -> Expr:
+        """An element of an operand in the type that is computed in."""
+        if x.dtype == self.dtype:
+            return x
+        return Op("extf" if self.dtype == "f64" or x.dtype != "f64" else "truncf", (x,), self.dtype)
+
+    def vectors(self, name: str, count: Expr | int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body`` for all lanes of so many vectors."""
+        lane = Var(f"{name}_l")
+        inner = For(lane.name, index(self.lanes), body(Var(f"{name}_o") * self.lanes + lane), "vector", self.lanes)
+        return loop(f"{name}_o", count, inner)
+
+    def lane(self, body: Callable[[Expr], Stmt]) -> Stmt:
+        return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
+
+    def within(self, name: str, size: int, value: Callable[[Expr], Expr], to: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """``to(i, value(i))`` for i below `size`, in vectors, and with zeros up to whole ones."""
+        whole, rest = divmod(size, self.lanes)
+        nest = self.vectors(name, whole, lambda i: to(i, value(i))) if whole else None
+        if not rest:
+            return seq(nest)
+        lane = Var(f"{name}_r")
+        i = lane + whole * self.lanes
+        zeros = For(lane.name, index(self.lanes), to(i, self.number(0.0)), "vector", self.lanes)
+        return seq(nest, zeros, For(lane.name, index(rest), to(i, value(i)), "vector", self.lanes))
+
+    # ---- the task ----
+
+    def build(self) -> Stmt:
+        blocks = self.tokens // self.block + self.count
+        task, number = Var("task"), Var("task") % blocks
+        found = If(
+            Op("cmpi.sle", (self.start(Var("b")) // self.block + Var("b"), number), "i1"),
+            store("sequence", (), Var("b"), "sequence"),
+        )
+        b = now("sequence")
+        part = task // blocks
+        first = self.start(b) + (number - self.start(b) // self.block - b) * self.block
+        there = minimum(self.block, self.start(b + 1) - now("first"))
+        position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
+        end = minimum(now("position") + now("there"), self.most_pages * self.length)
+        seen = larger(now("position") - (self.window - 1), 0) if self.window else index(0)
+        body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
+        body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
+        body = let("head", part // self.parts, let("query_head", part * self.group, body))
+        body = let("sequence", index(0), seq(loop("b", self.count, found), body))
+        return loop("task", self.shared * self.parts * blocks, body, "thread")
+
+    def rows_of_block(self) -> Stmt:
+        d = self.dtype
+        most = ceildiv(index(self.most_pages * self.length), self.keys)
+        blocks = minimum(most, ceildiv(now("end") - now("begin"), self.keys))
+        body = seq(
+            self.queries(),
+            self.begin_rows(),
+            For("block", blocks, let("key", now("begin") + Var("block") * self.keys, self.block_of_keys())),
+            self.results(),
+        )
+        for name, shape in (
+            ("qs", (self.rows, self.depths * self.lanes)), ("ks", (self.lanes, self.depths * self.lanes)),
+            ("vs", (self.keys, self.widths * self.lanes)), ("s", (self.rows, self.keys)),
+            ("o", (self.rows, self.widths * self.lanes)), ("top", (self.rows,)), ("total", (self.rows,)),
+            ("shrink", (self.rows,)),
+        ):  # fmt: skip
+            body = Alloc(Buffer(name, shape, d, "local"), body)
+        return body
+
+    def over_rows(self, body: Stmt) -> Stmt:
+        """For each token `i` of the block and each head `h` of the task; the row is `row`."""
+        return For("i", self.tokens_there, loop("h", self.group, body))
+
+    @property
+    def tokens_there(self) -> Expr:
+        return minimum(self.block, now("there"))
+
+    @property
+    def keys_there(self) -> Expr:
+        return minimum(self.keys, now("keys"))
+
+    @property
+    def row(self) -> Expr:
+        return Var("i") * self.group + Var("h")
+
+    def queries(self) -> Stmt:
+        """The queries, scaled."""
+        at = now("first") + Var("i"), now("query_head") + Var("h")
+
+        def value(d: Expr) -> Expr:
+            return mul(self.read.read(self.q, (*at, d)), self.number(self.scale))
+
+        return self.over_rows(self.within("d", self.depth, value, lambda d, x: store("qs", (self.row, d), x, "query")))
+
+    def begin_rows(self) -> Stmt:
+        """Sums of nothing; a sink is a score that is there already."""
+        top, total = self.number(float("-inf")), self.number(0.0)
+        if self.sinks:
+            sink = self.as_float(Load(self.sinks, (now("query_head") + Var("h"),), self.read.dtype(self.sinks)))
+            top, total = sink, self.number(1.0)  # type: ignore[assignment]
+        zero = self.vectors("e", self.widths, lambda e: store("o", (self.row, e), self.number(0.0), "o.begin"))
+        return self.over_rows(
+            seq(store("top", (self.row,), top, "top.begin"), store("total", (self.row,), total, "total.begin"), zero)
+        )
+
+    # ---- a block of keys ----
+
+    def block_of_keys(self) -> Stmt:
+        there = minimum(self.keys, now("end") - now("key"))
+        tile = seq(self.bring_keys(), self.over_rows(self.scores()))
+        body = seq(
+            For("kt", ceildiv(self.keys_there, self.lanes), tile),
+            self.over_rows(self.softmax()),
+            self.bring_values(),
+            self.weighted(),
+        )
+        return let("keys", there, body)
+
+    def brought(self, j: Expr, body: Stmt) -> Stmt:
+        """`body` for key j of the block, whose page and row in it are known there."""
+        at = now("key") + j
+        page = larger(minimum(self.integer(self.table, now("sequence"), at // self.length), self.pages - 1), 0)
+        return let("page", page, let("slot", at % self.length, body))
+
+    def element(self, pages: str, d: Expr) -> Expr:
+        at = (now("page"), now("slot"), now("head"), d)
+        return self.as_float(Load(pages, at, self.read.dtype(pages)))
+
+    def bring_keys(self) -> Stmt:
+        """As many keys as a vector has lanes."""
+        j = Var("kt") * self.lanes + Var("kj")
+        copy = self.within(
+            "kd", self.depth, lambda d: self.element(self.k, d), lambda d, x: store("ks", (Var("kj"), d), x, "key")
+        )
+        return For("kj", minimum(self.lanes, self.keys_there - Var("kt") * self.lanes), self.brought(j, copy))
+
+    def bring_values(self) -> Stmt:
+        pages = self.v or self.k
+        copy = self.within(
+            "ve", self.width, lambda e: self.element(pages, e), lambda e, x: store("vs", (Var("vj"), e), x, "value")
+        )
+        return For("vj", self.keys_there, self.brought(Var("vj"), copy))
+
+    def scores(self) -> Stmt:
+        """Of a row with the keys that were brought, whose sums lie in lanes; they are added up in one tree."""
+        w, kj, lane = self.lanes, Var("kj"), Var("l")
+        dot, d = (kj, lane), Var("dt") * w + lane
+        zero = loop("kj", w, self.lane(lambda _: store("dot", dot, self.number(0.0), "dot.begin")), "unroll")
+        product = mul(self.f("qs", self.row, d), self.f("ks", kj, d))
+        each = loop("kj", w, self.lane(lambda _: store("dot", dot, add(self.f("dot", *dot), product), "dot")), "unroll")
+        at = (self.row, Var("kt") * w + kj)
+        whole = seq(
+            store("s", at, self.number(0.0), "score.begin"),
+            self.lane(lambda _: store("s", at, add(self.f("s", *at), self.f("dot", *dot)), "score")),
+        )
+        body = seq(zero, loop("dt", self.depths, each), loop("kj", w, whole, "unroll"))
+        return Alloc(Buffer("dot", (w, w), self.dtype, "register"), body)
+
+    def seen(self, score: Expr, j: Expr) -> Expr:
+        """The score of a row with key j of the block; -inf where it does not see it."""
+        if self.softcap:
+            score = mul(Op("tanh", (score,), self.dtype), self.number(self.softcap))
+        position, at = now("position") + Var("i"), now("key") + j
+        sees: Expr = Op("cmpi.sle", (at, position), "i1")
+        if self.window:
+            sees = both(sees, Op("cmpi.slt", (position, at + self.window), "i1"))
+        return select(sees, score, self.number(float("-inf")))
+
+    def softmax(self) -> Stmt:
+        """Exponentials of a row's scores, its largest score and their sum so far."""
+        row, lane, infinity = (self.row,), (Var("l"),), self.number(float("-inf"))
+        vectors, m = ceildiv(self.keys_there, self.lanes), now("most", self.dtype)
+
+        def maximum(a: Expr, b: Expr) -> Expr:
+            return select(Op("cmpf.ogt", (a, b), "i1"), a, b)
+
+        def shifted(x: Expr) -> Expr:
+            return Op("exp", (Op("subf", (x, m), self.dtype),), self.dtype)
+
+        def over(body: Callable[[Expr], Stmt]) -> Stmt:
+            return For("jv", vectors, self.lane(lambda lane: body(Var("jv") * self.lanes + lane)))
+
+        def score(j: Expr) -> Stmt:
+            x = self.seen(self.f("s", *row, j), j)
+            best = maximum(x, self.f("best", *lane))
+            return Store((Target("s", (*row, j), x), Target("best", lane, best)), "seen")
+
+        def weight(j: Expr) -> Stmt:
+            e = shifted(self.f("s", *row, j))
+            return Store((Target("s", (*row, j), e), Target("sum", lane, add(self.f("sum", *lane), e))), "weight")
+
+        both_tops = maximum(self.f("top", *row), m)
+        finite = select(Op("cmpf.oeq", (m, infinity), "i1"), self.number(0.0), m)
+        total = add(mul(self.f("total", *row), self.f("shrink", *row)), now("most", self.dtype))
+        body = seq(
+            self.lane(lambda x: store("best", (x,), infinity, "best.begin")),
+            over(score),
+            store("most", (), infinity, "most.begin"),
+            self.lane(lambda x: store("most", (), Op("maxnumf", (m, self.f("best", x)), self.dtype), "most")),
+            store("most", (), both_tops, "most.before"),
+            store("last", (), self.f("top", *row), "last"),
+            store("top", row, m, "top"),
+            store("most", (), finite, "most.finite"),
+            store("shrink", row, shifted(now("last", self.dtype)), "shrink"),
+            self.lane(lambda x: store("sum", (x,), self.number(0.0), "sum.begin")),
+            over(weight),
+            store("most", (), self.number(0.0), "total.begin"),
+            self.lane(lambda x: store("most", (), add(m, self.f("sum", x)), "total.lanes")),
+            store("total", row, total, "total"),
+        )
+        for name, shape in (("best", (self.lanes,)), ("sum", (self.lanes,)), ("most", ()), ("last", ())):
+            body = Alloc(Buffer(name, shape, self.dtype, "register"), body)
+        return body
+
+    # ---- the weighted sum of values ----
+
+    def weighted(self) -> Stmt:
+        """Rows of a tile share what is read of the values."""
+        columns = next(n for n in range(min(self.widths, SUMS // 2), 0, -1) if self.widths % n == 0)
+        height = next(n for n in range(min(self.rows, max(SUMS // columns, 1)), 0, -1) if self.group % n == 0)
+        w, row, j = self.lanes, Var("rt") * height + Var("r"), Var("j")
+        lane = Var("c") * w + Var("l")
+        e, at = Var("ct") * (columns * w) + lane, (Var("r"), lane)
+
+        def tile(body: Stmt) -> Stmt:
+            return loop("r", height, loop("c", columns, self.lane(lambda _: body), "unroll"), "unroll")
+
+        acc = self.f("acc", *at)
+        kept = mul(self.f("o", row, e), self.f("shrink", row))
+        body = seq(
+            tile(store("acc", at, kept, "o.shrink")),
+            For(
+                "j",
+                self.keys_there,
+                tile(store("acc", at, add(acc, mul(self.f("s", row, j), self.f("vs", j, e))), "o")),
+            ),
+            tile(store("o", (row, e), acc, "o.keep")),
+        )
+        body = Alloc(Buffer("acc", (height, columns * w), self.dtype, "register"), body)
+        return For("rt", ceildiv(self.tokens_there * self.group, height), loop("ct", self.widths // columns, body))
+
+    def results(self) -> Stmt:
+        total = self.f("total", self.row)
+        safe = select(Op("cmpf.oeq", (total, self.number(0.0)), "i1"), self.number(1.0), total)
+        at = now("first") + Var("i"), now("query_head") + Var("h")
+
+        def written(e: Expr) -> Stmt:
+            value = mul(self.f("o", self.row, e), now("inverse", self.dtype))
+            return self.read.write(self.out, (*at, e), value, "out")
+
+        whole, rest = divmod(self.width, self.lanes)
+        lane = Var("e_r")
+        more = For("e_r", index(rest), written(lane + whole * self.lanes), "vector", self.lanes) if rest else None
+        body = seq(self.vectors("e", whole, written) if whole else None, more)
+        return self.over_rows(let("inverse", Op("divf", (self.number(1.0), safe), self.dtype), body))
+
+
+@direct("ragged_attention", writes_once=True, typical_sizes=True)
+def build(kernel: Kernel, machine: Machine) -> Stmt:
+    """The loop nest of ``tw.ragged_attention``."""
+    made = Ragged(kernel, machine)
+    return seq() if 0 in kernel.buffer(made.out).shape else made.build()
+
+
+__all__ = ["Ragged", "build"]
