@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch_mlir import ir
 
-from ..codegen.kernel_info import KernelInfo, location_names, pack_array, packed_shape
+from ..codegen.kernel_info import KernelInfo, changes_nothing, location_names, pack_array, packed_shape
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.open_plan import plan_open
@@ -20,6 +20,7 @@ from ..program.plan import CallEffects, MemoryPlan, StorageValue, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
+from ..support.aligned import address
 from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
 from ..support.lazy_array import LazyArray
@@ -219,6 +220,7 @@ class _Builder:
             source = source.owner.operation.operands[0]
         attrs = source.owner.operation.attributes
         name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
+        pack = None if pack is None or changes_nothing(t.dims, pack) else pack
         form = None if pack is None else (pack.splits, pack.order, pack.repeats)
         key = (name, t.shape if pack else t.size, form, self.here)
         if key not in self.constant_ids:
@@ -227,10 +229,13 @@ class _Builder:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
             called, dtype = name if len(name) < 200 else "constant", _array_type(array).dtype
             array = self.packed(array, t.dims, pack) if pack else np.ascontiguousarray(array)
-            self.constants.append(array)
-            self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
-            home = ("constant", len(self.constants) - 1)
-            self.constant_ids[key] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
+            place = key if pack else (address(array), array.nbytes, dtype, self.here)  # one array in two shapes is one
+            if place not in self.constant_ids:
+                self.constants.append(array)
+                self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
+                home = ("constant", len(self.constants) - 1)
+                self.constant_ids[place] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
+            self.constant_ids[key] = self.constant_ids[place]
         if self.uses is not None and name in self.uses:
             self.uses[name] -= 1
             if not self.uses[name]:
