@@ -25,9 +25,8 @@ def mlps(s: Settings, layers: int, *, shared: bool, normalized: bool) -> list[Ml
     """The MLP of each layer. `shared`: experts have a part for all tokens. `normalized`: unless the file says."""
     s.ignore("router_aux_loss_coef", "output_router_logits")
     activation = s.get("hidden_act", "silu")
-    router = Router(
-        s.need("num_experts"), s.need("num_experts_per_tok"), normalized=s.get("norm_topk_prob", normalized)
-    )
+    count = s.get("num_experts") or s.need("num_local_experts")
+    router = Router(count, s.need("num_experts_per_tok"), normalized=s.get("norm_topk_prob", normalized))
     common = s.need("shared_expert_intermediate_size") if shared else 0
     experts = Experts(router, s.need("moe_intermediate_size"), activation, shared=common)
     plain, step = s.get("mlp_only_layers", []), s.get("decoder_sparse_step", 1)
