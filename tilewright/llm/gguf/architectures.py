@@ -119,12 +119,12 @@ def _rope(file: GgufFile, config: Config) -> Config:
     kind, get = file.get("{}.rope.scaling.type", "none"), lambda key: file.get("{}.rope.scaling." + key)
     original = get("original_context_length")
     if "rope_freqs.weight" in file.tensors:  # the frequencies of Llama 3 are divided so
-        divisors = file.tensors["rope_freqs.weight"].array().astype(float).tolist()
+        divisors = _numbers(file, "rope_freqs")
         both = dict.fromkeys(("short_factor", "long_factor"), divisors)
         return made | {"rope_type": "longrope", "factor": 1.0, "attention_factor": 1.0} | both
     if "rope_factors_long.weight" in file.tensors:
         for which in ("short", "long"):
-            made[f"{which}_factor"] = file.tensors[f"rope_factors_{which}.weight"].array().astype(float).tolist()
+            made[f"{which}_factor"] = _numbers(file, f"rope_factors_{which}")
         made |= {"rope_type": "longrope", "original_max_position_embeddings": original}
         return made | ({"attention_factor": get("attn_factor")} if get("attn_factor") else {})
     if kind == "linear":
@@ -140,8 +140,18 @@ def _rope(file: GgufFile, config: Config) -> Config:
     return made
 
 
+def _numbers(file: GgufFile, name: str) -> list[float]:
+    """As they were before they were rounded to f32."""
+    return [float(str(x)) for x in file.tensors[f"{name}.weight"].array()]
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) else value
+
+
+def _llama(file: GgufFile, config: Config) -> None:
+    if "sliding_window" in config:
+        config["model_type"] = "mistral"
 
 
 def _mixtral(file: GgufFile, config: Config) -> None:
@@ -203,7 +213,7 @@ def _moe_norm(file: GgufFile, config: Config) -> None:
 
 
 ARCHITECTURES: dict[str, GgufArchitecture] = {
-    "llama": GgufArchitecture("llama", turned=True),
+    "llama": GgufArchitecture("llama", more=_llama, turned=True),
     "llama with experts": GgufArchitecture("mixtral", EXPERTS, more=_mixtral, turned=True),
     "qwen2": GgufArchitecture("qwen2"),
     "qwen3": GgufArchitecture("qwen3"),

@@ -83,7 +83,8 @@ def _weight(
     part = to.split(".")[-2]
     if architecture.turned and part in ("q", "k") and ".attention." in to:
         heads = config["num_attention_heads" if part == "q" else "num_key_value_heads"]
-        tensor = replace(tensor, data=_straight(tensor.data, heads))
+        rows = tensor.data.reshape(tensor.shape[0], -1)
+        tensor = replace(tensor, data=_straight(rows, heads).reshape(tensor.data.shape))
     weight: Any = block_weights_of(tensor) if len(tensor.shape) > 1 else None
     if weight is None:
         weight = tensor.array()
