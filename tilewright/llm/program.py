@@ -217,8 +217,8 @@ def load_model(
     cache: bool = True,
     progress: Hook | None = None,
 ) -> CompiledRunner:
-    """The model in a folder of Hugging Face (config.json, safetensors), in a GGUF file (the first of its parts), or in a
-    package that `save` wrote.
+    """The model in a folder of Hugging Face (config.json, safetensors), in a GGUF file (the first of its parts), or in
+    a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
     together; None: four sequences of full length. cache: keep the compiled program on disk, so that a second start
