@@ -218,7 +218,8 @@ def load_model(
     cache: bool = True,
     progress: Hook | None = None,
 ) -> CompiledRunner:
-    """The model in a folder of Hugging Face (config.json, safetensors), or in a package that `save` wrote.
+    """The model in a folder of Hugging Face (config.json, safetensors), in a GGUF file (the first of its parts), or in
+    a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
     together; None: four sequences of full length. cache: keep the compiled program on disk, so that a second start
@@ -259,7 +260,13 @@ def source_of(path: str | os.PathLike[str]) -> Source | None:
     if where.is_dir():
         return FolderSource(where)
     if not where.is_file():
-        raise UsageError(f"there is no model at {path}", hint="a folder of Hugging Face, or a package (.tw)")
+        raise UsageError(
+            f"there is no model at {path}", hint="a folder of Hugging Face, a GGUF file, or a package (.tw)"
+        )
+    if where.suffix == ".gguf":
+        from .gguf.model import GgufSource
+
+        return GgufSource(where)
     return None
 
 
