@@ -37,6 +37,7 @@ WINDOW = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
 BOXES = np.sort(f(2, 9, 2, 2, low=0.0), axis=2).reshape(2, 9, 4)
 SIZES = [np.array(3), np.array(0.3, np.float32), np.array(0.1, np.float32)]
 LENGTHS = np.array([3, 5], np.int32)
+POOLED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
 
 #: samples of operators that `test_operators` has none for (None is an operand that is not there)
 MORE: dict[str, list[tuple[list, dict]]] = {
@@ -52,6 +53,10 @@ MORE: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 3, 5, 4), f(2, 6, 7, 2, low=-1.3, high=1.3)], {"mode": m, "padding": p, "align_corners": p == "border"})
         for m in ("nearest", "linear", "cubic")
         for p in ("zeros", "border", "reflection")
+    ],
+    "gated_linear_attention": [
+        ([f(6, 2, 8), f(6, 2, 8, low=-0.5, high=0.5), f(6, 4, n), f(6, 4, high=0.0), f(5, 4, 8, n), *POOLED, *beta], {})
+        for n, beta in ((24, []), (72, [f(6, 4, low=0.0, high=1.0)]))
     ],
     "gru": [
         ([f(5, 2, 21), f(7, 21, low=-0.5, high=0.5), f(2, 7)], {}),

@@ -50,6 +50,8 @@ HALVING = np.int32([1 << 30, 3 << 29, 5 << 28, 0x7FFFFFFF])  # many products end
 NARROW_TO = {"to": "i8", "zero": 3, "low": -100, "high": 120, "axis": 1}
 ADD_TO = {"to": "i8", "zero": -3, "low": -100, "high": 120}
 C4 = [f(4, low=0.5), f(4), f(4), f(4, low=0.5)]
+#: starts, initial and keep of two sequences, the second from a snapshot that it writes in the end
+POOLED = [np.int32(a) for a in ([0, 2, 6], [-1, 3], [-1, 1, -1, 0, -1, 3])]
 
 #: operator -> samples of (operands, attributes)
 SAMPLES: dict[str, list[tuple[list, dict]]] = {
@@ -197,6 +199,14 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
             {"scale": 0.3, "window": 3, "softcap": 5.0},
         ),
     ],
+    "ragged_conv": [
+        ([f(6, 20), f(4, 20), f(5, 3, 20), *POOLED, *bias], {"silu": bool(bias)}) for bias in ([], [f(20)])
+    ],
+    "expert_order": [([i(5, 2, high=6, dtype=np.int32)], {"count": 6})],
+    "expert_matmul": [
+        ([f(5, 7), f(6, 9, 7), np.int32([0, 0, 5, 6, 6, 9, 10]), i(10, high=5, dtype=np.int32)], {}),
+        ([f(3, 7), f(2, 36, 7), np.int32([0, 1, 3])], {}),
+    ],
     "reshape": [
         ([X], {"shape": (4, -1)}),
         ([f(1, 1)], {"shape": ()}),
@@ -319,7 +329,7 @@ CASES = [
 BY_CONFORMANCE = {
     "rnn", "gru", "lstm", "cumprod", "roi_align", "col2im", "bitcast", "random", "non_zero", "tree_leaves",
     "non_max_suppression", "append", "arange", "det", "grid_sample", "deform_columns", "winograd_conv",
-    "attention_parts", "paged_attention_parts", "attention_join",
+    "attention_parts", "paged_attention_parts", "attention_join", "gated_linear_attention",
 }  # fmt: skip
 
 

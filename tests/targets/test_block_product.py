@@ -43,8 +43,9 @@ class Case:
         names = ["%x", "%w", "%s", "%z"][: len(kinds)]
         params = ", ".join(f"{n}: {t}" for n, t in zip(names, kinds, strict=True))
         given = ", ".join(names)
+        segments = f"operandSegmentSizes = array<i32: 1, 1, 1, {len(names) - 3}, 0, 0, 0>"
         return f"""func.func @main({params}) -> {y} {{
-  %0 = "tw.block_matmul"({given}) {{bits = {self.bits} : i64}} : ({", ".join(kinds)}) -> {y}
+  %0 = "tw.block_matmul"({given}) {{bits = {self.bits} : i64, {segments}}} : ({", ".join(kinds)}) -> {y}
   %1 = "tw.relu"(%0) : ({y}) -> {y}
   return %1 : {y}
 }}"""

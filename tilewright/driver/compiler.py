@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from ..runtime.parts import Source
 
 
+#: compilations that this process has begun
+begun = 0
+
+
 @dataclass
 class Snapshot:
     """What a compilation stopped after a stage has: its IR as text, and as files that the pipeline continues from.
@@ -78,6 +82,8 @@ def compile_state(source: Any, **how: Any) -> tuple[State, Any]:
 
 def run(request: CompileRequest) -> tuple[State, Any]:
     """What `tilewright.compile` returns, by running the stages, with everything that was made on the way."""
+    global begun
+    begun += 1
     chosen, target = request.options, find(request.options.target)
     if current() is None and (dims := _open_dims(request)):
         check_open(chosen, dims, target)

@@ -97,8 +97,8 @@ def take_column_scale(rw: Rewriter, op: ir.Operation) -> Rewritten:
         inner, array = defined_by(product, "block_matmul"), _known(rw, factor)
         if inner is None or array is None or not has_one_use(product) or shape(product) != shape(op.results[0]):
             continue
-        x, words, scale, zero = dialect.arguments(inner)
-        scales = rw.array(scale)
+        x, words, scale, zero, *more = dialect.arguments(inner)
+        scales = rw.array(scale) if not any(more) else None
         columns = shape(product)[-1]
         if scales is None or array.size not in (1, columns) or (array.size > 1 and array.shape[-1] != columns):
             continue

@@ -80,6 +80,7 @@ class Piece:
     error: str = ""
     hidden: Any = None  # f32 [hidden] for `Request.embed`
     cached: int = 0  # tokens of the prompt that were in the cache
+    prompt_logprobs: Sequence[TokenLogprob] = ()  # of the prompt's tokens from the second on, in the first piece
 
 
 __all__ = ["FinishReason", "Grammar", "Piece", "Request", "Sampling", "TokenLogprob"]

@@ -1,7 +1,8 @@
-"""Products with weights that are kept in blocks of integers of 2, 4 or 8 bits, with a scale (and zero point) each.
+"""Products with weights that are kept in blocks of integers of 2, 4, 5, 6 or 8 bits, with a scale each.
 
-Weights [N, K] lie as words of 32 bits: ``w[n, b, i]`` holds the numbers i * 32 / bits and following of block b of row
-n, the first in the lowest bits.
+Weights [N, K] lie as words of 32 bits, ``w[n, b, i]`` for block b of row n. A word has 32 / bits numbers: number t from
+bit ``8 * (t % 4) + bits * (t // 4)`` on, so that neighbours lie in neighbouring bytes. Of 5 and 6 bits the low four lie
+so first, then the high ones in the same way. `BlockWeights` tells what a number stands for.
 """
 
 from __future__ import annotations
@@ -14,72 +15,174 @@ from ..support.errors import OpError
 from .common import need, need_shape
 
 #: bits of a weight
-BITS = (2, 4, 8)
-#: dtypes of words and of zero points; without a sign at level 2, as all integers have it at level 3
-WORDS, ZEROS = ("ui32", "i32"), ("ui8", "i8")
+BITS = (2, 4, 5, 6, 8)
+#: dtypes of words, zero points and inner scales; without a sign at level 2, as all integers have it at level 3
+WORDS, ZEROS, INNER = ("ui32", "i32"), ("ui8", "i8"), ("i8", "ui8", "f8E4M3FN")
+#: scales of 8 bits that are powers of two
+POWERS = "f8E8M0FNU"
 #: the largest byte of rows that are quantized by block; blocks of numbers below the other are taken for zeros, as their
 #: scale has no inverse in f32
 LARGEST, NOTHING = 127, 2.0**-100
 #: sizes of a block: powers of two that fill whole words
 BLOCKS = tuple(1 << i for i in range(4, 13))
+#: the numbers of a table
+TABLE = 16
 
 
-def _check_weights(w: Type, scale: Type, zero: Type | None, bits: int) -> int:
-    """The size of a block; OpError if the operands do not fit together."""
-    if bits not in BITS or w.dtype not in WORDS or w.rank != 3:
-        raise OpError(f"needs ui32 weights [N, blocks, words] of 2, 4 or 8 bits, got {w} of {bits}")
-    need("float", scale)
-    need_shape("scale", scale, w.shape[:2])
-    need_shape("zero", zero, w.shape[:2])
-    if zero is not None and zero.dtype not in ZEROS:
-        need("float", zero)
-    block = (w.shape[2] or 0) * 32 // bits
-    if block not in BLOCKS:
-        raise OpError(f"a block has {block} weights, it should have {' or '.join(map(str, BLOCKS))}")
-    return block
+def centre(offset: int, bits: int) -> int:
+    """What is subtracted from numbers that have no zero point: `offset`, half of the range if that is negative."""
+    return 1 << bits - 1 if offset < 0 else offset
+
+
+def planes(bits: int) -> tuple[int, ...]:
+    """The bits that lie together, the lowest first."""
+    return (4, bits - 4) if bits in (5, 6) else (bits,)
+
+
+def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers [N, blocks, block] of ui8 below ``2**bits`` as words.
+
+    >>> [hex(w) for w in packed(np.arange(16, dtype=np.uint8).reshape(1, 1, 16), 4)[0, 0]]
+    ['0x73625140', '0xfbead9c8']
+    """
+    found, shift = [], 0
+    for b in planes(bits):
+        groups = ((numbers >> shift) & ((1 << b) - 1)).reshape(*numbers.shape[:2], -1, 8 // b, 4)
+        made = groups[..., 0, :].copy()
+        for i in range(1, 8 // b):
+            made |= groups[..., i, :] << (b * i)
+        found.append(np.ascontiguousarray(made).view("<u4")[..., 0])
+        shift += b
+    return np.ascontiguousarray(np.concatenate(found, -1))
 
 
 def unpacked(w: np.ndarray, bits: int) -> np.ndarray:
     """The numbers in words [N, blocks, words] as ui8 [N, blocks, block].
 
-    >>> unpacked(np.array([[[0x87654321, 0xFEDCBA98]]], np.uint32), 4).tolist()
-    [[[1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 14, 15]]]
+    >>> unpacked(np.array([[[0x73625140, 0xFBEAD9C8]]], np.uint32), 4).tolist()
+    [[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]]
     """
-    shifts = np.arange(0, 32, bits, dtype=np.uint32)
-    parts = (w[..., None] >> shifts) & np.uint32((1 << bits) - 1)
-    return parts.astype(np.uint8).reshape(*w.shape[:2], -1)
+    made, first, shift = 0, 0, 0
+    for b in planes(bits):
+        count = w.shape[2] * b // bits
+        groups = np.ascontiguousarray(w[..., first : first + count, None]).view(np.uint8)
+        parts = np.stack([(groups >> (b * i)) & ((1 << b) - 1) for i in range(8 // b)], -2)
+        made = made | parts.reshape(*w.shape[:2], -1) << shift
+        first, shift = first + count, shift + b
+    return np.asarray(made, np.uint8)
 
 
-def _centred(w: np.ndarray, zero: np.ndarray | None, bits: int, dtype: type) -> np.ndarray:
-    """Weights with their zero points subtracted, [N, blocks, block]; without `zero` that is half of the range."""
-    numbers: np.ndarray = unpacked(w, bits).astype(dtype)
-    return numbers - (dtype(1 << bits - 1) if zero is None else zero.astype(dtype)[..., None])
+def factors(w: np.ndarray, zero: np.ndarray | None, bits: int, offset: int, table: tuple[int, ...], dtype: type):
+    """What the numbers in words stand for before they are scaled, [N, blocks, block]."""
+    numbers = unpacked(w, bits)
+    if table:
+        return np.array(table, np.int8)[numbers].astype(dtype)
+    return numbers.astype(dtype) - (dtype(centre(offset, bits)) if zero is None else zero.astype(dtype)[..., None])
 
 
-def _dequantized(b, w, scale, zero, bits: int):
+def leveled(outer: np.ndarray, inner: np.ndarray | None, dtype: type) -> np.ndarray:
+    """Parameters [N, blocks] of one level or two."""
+    if inner is None:
+        return outer.astype(dtype)
+    return np.repeat(outer.astype(dtype), inner.shape[1] // outer.shape[1], 1) * inner.astype(dtype)
+
+
+def dequantized(
+    w: np.ndarray, scale: np.ndarray, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits: int,
+    offset: int = -1, table: tuple[int, ...] = (), dtype: type = np.float32,
+) -> np.ndarray:  # fmt: skip
+    """The weights [N, K]."""
+    made = factors(w, zero, bits, offset, table, dtype) * leveled(scale, inner, dtype)[..., None]
+    if minimum is not None:
+        made -= leveled(minimum, inner_minimum, dtype)[..., None]
+    return made.reshape(len(w), -1)
+
+
+def _check_weights(
+    w: Type, scale: Type, zero: Type | None, inner: Type | None, minimum: Type | None, inner_minimum: Type | None,
+    bits: int, table: tuple[int, ...],
+) -> int:  # fmt: skip
+    """The size of a block; OpError if the operands do not fit together."""
+    if bits not in BITS or w.dtype not in WORDS or w.rank != 3:
+        raise OpError(f"needs ui32 weights [N, blocks, words] of {' or '.join(map(str, BITS))} bits, got {w} of {bits}")
+    block = (w.shape[2] or 0) * 32 // bits
+    if block not in BLOCKS or block * bits % 32 or (bits == 5 and block < 32):
+        raise OpError(f"{w.shape[2]} words of {bits} bits are no block of {' or '.join(map(str, BLOCKS))} weights")
+    for name, outer, own in (("scale", scale, inner), ("minimum", minimum, inner_minimum)):
+        if outer is None:
+            if own is not None:
+                raise OpError(f"an inner {name} needs a {name}")
+            continue
+        if outer.dtype != POWERS:
+            need("float", outer)
+        if own is None:
+            need_shape(name, outer, w.shape[:2])
+            continue
+        if own.dtype not in INNER:
+            raise OpError(f"an inner {name} is of {' or '.join(INNER)}, got {own}")
+        need_shape(f"inner {name}", own, w.shape[:2])
+        need_shape(name, outer, (w.shape[0], None))
+        if not outer.shape[1] or w.shape[1] % outer.shape[1]:
+            raise OpError(f"{name} {outer} does not divide {w.shape[1]} blocks")
+    need_shape("zero", zero, w.shape[:2])
+    if zero is not None and zero.dtype not in ZEROS:
+        need("float", zero)
+    if table and (bits != 4 or len(table) != TABLE or zero is not None or min(table) < -128 or max(table) > 127):
+        raise OpError(f"a table has {TABLE} signed bytes for numbers of 4 bits without zero points, got {table}")
+    if zero is not None and minimum is not None:
+        raise OpError("weights have zero points or a minimum, not both")
+    return block
+
+
+def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offset=-1, table=()):
     """The weights as f32 [N, K] at level 3."""
     n, blocks, words = w.shape
-    each = 32 // bits
+    block = words * 32 // bits
     d = [b.dim(i) for i in range(4)]
-    out = b.empty(Type((n, blocks, words, each), "f32"))
+    groups = block // 16  # of numbers that share the same bits of a word, at most, and then of its bytes
+    out = b.empty(Type((n, blocks, groups, 16), "f32"))
+    given = [x for x in (zero, scale, inner, minimum, inner_minimum) if x is not None]
 
-    def body(word, s, *rest):
-        shift = b.cast(b.index(3), "i32") * bits
-        number = b.reinterpret(b.shift_right_by(b.reinterpret(word, "i32"), shift) & ((1 << bits) - 1), "i32")
-        z = b.cast(rest[0], "f32") if len(rest) > 1 else float(1 << bits - 1)
-        return (b.cast(number, "f32") - z) * b.cast(s, "f32")
+    def maps(x):
+        return (x, [d[0], d[1] // (blocks // x.shape[1])] if x.shape[1] != blocks else d[:2])
 
-    inputs = [(w, d[:3]), (scale, d[:2]), *([] if zero is None else [(zero, d[:2])])]
-    (made,) = b.generic(inputs, [(out, d)], "pppp", body)
-    return b.reshape(made, (n, blocks * words * each))
+    def body(*values):
+        left = list(values[:-1])
+        zeros, outer, fine, least, fine_least = (
+            None if x is None else b.cast(left.pop(0), "f32") for x in (zero, scale, inner, minimum, inner_minimum)
+        )
+        place = b.cast(b.index(2), "i32") * 16 + b.cast(b.index(3), "i32")
+        number, first, shift = None, 0, 0
+        for plane in planes(bits):
+            each = 32 // plane
+            at = [b.index(0), b.index(1), b.cast(place // each + first, "index")]
+            inside = place % each
+            word = b.reinterpret(b.load(w, at), "i32")
+            moved = b.shift_right_by(word, (inside % 4) * 8 + inside // 4 * plane) & ((1 << plane) - 1)
+            number = moved if number is None else number | moved.shift_left(shift)
+            first, shift = first + block // each, shift + plane
+        if table:
+            made = b.constant(float(table[-1]), "f32")
+            for i, value in enumerate(table[:-1]):
+                made = b.select(number.eq(i), float(value), made)
+        else:
+            made = b.cast(number, "f32") - (float(centre(offset, bits)) if zeros is None else zeros)
+        made = made * (outer if fine is None else outer * fine)
+        return made if least is None else made - (least if fine_least is None else least * fine_least)
+
+    (made,) = b.generic([maps(x) for x in given], [(out, d)], "pppp", body)
+    return b.reshape(made, (n, blocks * block))
 
 
 class BlockMatmul(Operator):
-    """x [M, K] times the transpose of weights (q - zero) * scale [N, K] in blocks along K: f32 [M, N].
+    """x [M, K] times the transpose of weights [N, K] in blocks along K: f32 [M, N].
 
-    w: ui32 [N, K / block, block * bits / 32], `bits` each (see the head of this file); scale: floats [N, K / block];
-    zero: ui8 or floats [N, K / block], without it half of the range (8 for 4 bits). Opaque: it has a direct kernel that
-    unpacks in registers; `decompose` dequantizes and multiplies.
+    w: ui32 [N, B, block * bits / 32], `bits` each (see the head of this file). A weight is ``scale * c - minimum``: c
+    is its number less `zero` (ui8 or floats [N, B]) or `offset` (negative: half of the range), or stands in `table` (16
+    signed bytes). scale: floats or f8E8M0FNU [N, B], with `inner` (i8, ui8, f8E4M3FN [N, B]) [N, S]: S divides B, and
+    the products count. minimum: in the same way, with inner_minimum.
+
+    Opaque: it has a direct kernel that unpacks in registers; `decompose` dequantizes and multiplies.
 
     ``"tw.block_matmul"(%x, %w, %s) {bits = 4} : (tensor<1x64xf32>, tensor<8x2x4xui32>, tensor<8x2xf32>) -> ...``
     """
@@ -87,98 +190,115 @@ class BlockMatmul(Operator):
     kind = "opaque"
 
     @staticmethod
-    def infer(x, w, scale, zero=None, *, bits: int):
-        block = _check_weights(w, scale, zero, bits)
+    def infer(
+        x, w, scale, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits: int, offset: int = -1,
+        table: tuple[int, ...] = (),
+    ):  # fmt: skip
+        block = _check_weights(w, scale, zero, inner, minimum, inner_minimum, bits, table)
         if x.dtype != "f32" or x.rank != 2:
             raise OpError(f"needs x of f32 [M, K], got {x}")
         need_shape("x", x, (x.shape[0], None if w.shape[1] is None else w.shape[1] * block))
         return Type((x.shape[0], w.shape[0]), "f32")
 
     @staticmethod
-    def reference(x, w, scale, zero=None, *, bits):
+    def reference(x, w, scale, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits, offset=-1, table=()):
         dtype = np.float64 if x.dtype == np.float64 else np.float32
-        weights = _centred(w, zero, bits, dtype) * scale.astype(dtype)[..., None]
-        return np.matmul(x, weights.reshape(len(w), -1).T)
+        weights = dequantized(
+            w, scale, zero, inner, minimum, inner_minimum, bits=bits, offset=offset, table=table, dtype=dtype
+        )
+        return np.matmul(x, weights.T)
 
     @staticmethod
-    def decompose(b, x, w, scale, zero=None, *, bits):
-        return b.contract("mk,nk->mn", x, _dequantized(b, w, scale, zero, bits), dtype="f32")
+    def decompose(b, x, *weights, **attributes):
+        return b.contract("mk,nk->mn", x, _weights(b, weights, attributes), dtype="f32")
 
 
 class QuantizeBlocks(Operator):
-    """x f32 [M, K] in blocks along K as signed bytes: q i8 [M, blocks, parts, block / parts], with a scale f32 [M,
-    blocks] each (its largest absolute value / 127), and the sums of the bytes, i32 [M, blocks].
+    """x f32 [M, K] in blocks along K as signed bytes: q i8 [M, K], with a scale f32 [M, K / block] each (its largest
+    absolute value / 127), and the sums of every `part` bytes, i32 [M, K / part].
 
-    Part p of a block has the numbers p, p + parts ...: weights of 4 bits, which lie two in a byte, meet those of part 0
-    and those of part 1 (`IntegerBlockMatmul`). Rounds to the nearest, halves to even. What is not
-    finite makes the scale of its block so, and with it the results of its row.
+    Rounds to the nearest, halves to even. What is not finite makes the scale of its block so, and with it the results
+    of its row.
 
-    ``"tw.quantize_blocks"(%x) {block = 32, parts = 2} : (tensor<1x64xf32>) -> (tensor<1x2x2x16xi8>, ...)``
+    ``"tw.quantize_blocks"(%x) {block = 32, part = 16} : (tensor<1x64xf32>) -> (tensor<1x64xi8>, ...)``
     """
 
     kind = "opaque"
     multiple = True
 
     @staticmethod
-    def infer(x, *, block: int, parts: int):
+    def infer(x, *, block: int, part: int):
         if x.dtype != "f32" or x.rank != 2:
             raise OpError(f"needs x of f32 [M, K], got {x}")
-        if block not in BLOCKS or parts not in [8 // b for b in BITS] or (x.shape[1] or 0) % block:
-            raise OpError(f"cannot cut rows of {x} into blocks of {block} in {parts} parts")
-        m, blocks = x.shape[0], None if x.shape[1] is None else x.shape[1] // block
-        return [Type((m, blocks, parts, block // parts), "i8"), Type((m, blocks), "f32"), Type((m, blocks), "i32")]
+        if block not in BLOCKS or part not in BLOCKS or block % part or (x.shape[1] or 0) % block:
+            raise OpError(f"cannot cut rows of {x} into blocks of {block} and sums of {part}")
+        m, k = x.shape
+        return [Type((m, k), "i8"), Type((m, k // block), "f32"), Type((m, k // part), "i32")]
 
     @staticmethod
-    def reference(x, *, block, parts):
+    def reference(x, *, block, part):
         blocks = x.astype(np.float32).reshape(len(x), x.shape[1] // block, block)
         most = np.abs(blocks).max(-1, initial=0)
         with np.errstate(invalid="ignore"):  # numbers that are none end as some byte
             inverse = np.divide(np.float32(LARGEST), most, out=np.zeros_like(most), where=~(most < NOTHING))
             q = np.rint(blocks * inverse[..., None]).astype(np.int8)
-        sums = q.sum(-1, dtype=np.int32)
-        parted = q.reshape(*q.shape[:2], block // parts, parts).swapaxes(2, 3)
-        return [np.ascontiguousarray(parted), most * np.float32(1 / LARGEST), sums]
+        sums = q.reshape(len(x), -1, part).sum(-1, dtype=np.int32)
+        return [q.reshape(x.shape), most * np.float32(1 / LARGEST), sums]
 
 
 class IntegerBlockMatmul(Operator):
-    """What `QuantizeBlocks` made of x, times the transpose of weights (q - zero) * scale as in `BlockMatmul`: f32 [M,
-    N].
+    """What `QuantizeBlocks` made of x, times the transpose of weights as in `BlockMatmul`: f32 [M, N].
 
-    The products within a block are summed exactly in i32. zero: ui8 [N, blocks].
+    The products within a block are summed exactly in i32. zero: ui8 [N, B]. sums: of the blocks of weights; a block of
+    x may be several of these.
 
-    ``"tw.integer_block_matmul"(%q, %xs, %sums, %w, %s) {bits = 4} : (tensor<1x2x2x16xi8>, ...) -> ...``
+    ``"tw.integer_block_matmul"(%q, %xs, %sums, %w, %s) {bits = 4} : (tensor<1x64xi8>, ...) -> ...``
     """
 
     kind = "opaque"
 
     @staticmethod
-    def infer(x, xscale, sums, w, scale, zero=None, *, bits: int):
-        block = _check_weights(w, scale, zero, bits)
-        parts = 8 // bits
+    def infer(
+        x, xscale, sums, w, scale, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits: int,
+        offset: int = -1, table: tuple[int, ...] = (),
+    ):  # fmt: skip
+        block = _check_weights(w, scale, zero, inner, minimum, inner_minimum, bits, table)
         if x.dtype != "i8" or xscale.dtype != "f32" or sums.dtype != "i32" or (zero and zero.dtype not in ZEROS):
             raise OpError(f"needs i8, f32, i32 and a zero point of ui8, got {x}, {xscale}, {sums} and {zero}")
-        if x.rank != 4:
-            raise OpError(f"needs x [M, blocks, parts, block / parts], got {x}")
+        if x.rank != 2:
+            raise OpError(f"needs x [M, K], got {x}")
         m, blocks = x.shape[0], w.shape[1]
-        need_shape("x", x, (m, blocks, parts, block // parts))
-        need_shape("xscale", xscale, (m, blocks))
+        need_shape("x", x, (m, blocks * block))
         need_shape("sums", sums, (m, blocks))
+        need_shape("xscale", xscale, (m, None))
+        if not xscale.shape[1] or blocks % xscale.shape[1]:
+            raise OpError(f"{xscale.shape[1]} scales of x do not divide {blocks} blocks")
         return Type((m, w.shape[0]), "f32")
 
     @staticmethod
-    def reference(x, xscale, sums, w, scale, zero=None, *, bits):
+    def reference(
+        x, xscale, sums, w, scale, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits, offset=-1, table=()
+    ):
         dtype = np.float64 if xscale.dtype == np.float64 else np.float32
-        numbers = x.swapaxes(2, 3).reshape(x.shape[0], x.shape[1], -1).astype(np.float64)
-        exact = np.einsum("mbk,nbk->mbn", numbers, _centred(w, zero, bits, np.float64), optimize=True)
-        scales = xscale.astype(dtype)[..., None] * scale.astype(dtype).T
-        return (exact.astype(dtype) * scales).sum(1)
+        blocks = w.shape[1]
+        rows = x.astype(np.float64).reshape(len(x), blocks, -1)
+        weights = factors(w, zero, bits, offset, table, np.float64)
+        exact = np.einsum("mbk,nbk->mbn", rows, weights, optimize=True).astype(dtype)
+        scales = np.repeat(xscale.astype(dtype), blocks // xscale.shape[1], 1)[..., None]
+        made = exact * leveled(scale, inner, dtype).T
+        if minimum is not None:
+            made -= sums.astype(dtype)[..., None] * leveled(minimum, inner_minimum, dtype).T
+        return (made * scales).sum(1)
 
     @staticmethod
-    def decompose(b, x, xscale, sums, w, scale, zero=None, *, bits):
-        m, blocks, parts, each = x.shape
-        d = [b.dim(i) for i in range(4)]
-        wide = b.empty(Type((m, blocks, each, parts), "f32"))
-        inputs = [(x, [d[0], d[1], d[3], d[2]]), (xscale, d[:2])]
-        (rows,) = b.generic(inputs, [(wide, d)], "pppp", lambda v, s, _: b.cast(v, "f32") * s)
-        rows = b.reshape(rows, (m, blocks * parts * each))
-        return b.contract("mk,nk->mn", rows, _dequantized(b, w, scale, zero, bits), dtype="f32")
+    def decompose(b, x, xscale, sums, *weights, **attributes):
+        (m, k), blocks = x.shape, xscale.shape[1]
+        d = [b.dim(i) for i in range(3)]
+        wide = b.empty(Type((m, blocks, k // blocks), "f32"))
+        inputs = [(b.reshape(x, wide.shape), d), (xscale, d[:2])]
+        (rows,) = b.generic(inputs, [(wide, d)], "ppp", lambda v, s, _: b.cast(v, "f32") * s)
+        return b.contract("mk,nk->mn", b.reshape(rows, (m, k)), _weights(b, weights, attributes), dtype="f32")
+
+
+def _weights(b, operands, attributes):
+    return _dequantized(b, *operands, *[None] * (6 - len(operands)), **attributes)

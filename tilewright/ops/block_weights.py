@@ -1,44 +1,112 @@
-"""Known weights ``(codes - zero) * scale`` in the form that `BlockMatmul` reads: the size of a block, the bits of a
-number, words, scales and zero points."""
+"""Known weights in the form that `BlockMatmul` reads: the size of a block, the bits of a number, words, scales, zero
+points and minima."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from .block_quantized import BITS, BLOCKS
+from .block_quantized import BLOCKS, dequantized, packed
 
+#: bits that weights of integers are kept in
+BITS = (2, 4, 8)
 #: larger blocks save less than 2% of the memory of weights of 8 bits
 LARGEST_BLOCK = 256
 #: the part of a row that may be added so that blocks fill it
 PADDING = 1 / 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockWeights:
-    """Weights [N, K]: ui32 words [N, blocks, block * bits / 32], f32 scales [N, blocks], zero points [N, blocks] of ui8
-    or f32, None for half of the range."""
+    """Weights [N, K] in blocks along K: ``w[n, k] = d[n, b] * c - m[n, b]`` for number q of block b, where c is
+    ``q - offset`` (a negative `offset` is half of the range), ``q - zero[n, b]`` or ``table[q]``.
+
+    words: ui32 [N, B, block * bits / 32], as `packed` makes them of the codes q. d is `scale` (floats [N, B]; f8E8M0FNU
+    too); with `inner` (i8, ui8 or f8E4M3FN [N, B]) it is of two levels, ``scale[n, b // (B / S)] * inner[n, b]`` with
+    scale [N, S]. m is `minimum` in the same way, with `inner_minimum`; None for 0. zero: ui8 or floats [N, B].
+
+    >>> codes = np.arange(16, dtype=np.uint8).reshape(1, 16)
+    >>> w = BlockWeights.of_codes(codes, 4, 16, np.full((1, 1), 0.5, np.float16))
+    >>> w.dequantized().tolist()[0][:3]
+    [-4.0, -3.5, -3.0]
+    """
 
     words: np.ndarray
     scale: np.ndarray
     zero: np.ndarray | None
     bits: int
     block: int
+    inner: np.ndarray | None = None
+    minimum: np.ndarray | None = None
+    inner_minimum: np.ndarray | None = None
+    offset: int = -1
+    table: tuple[int, ...] = ()
+
+    @staticmethod
+    def of_codes(codes: np.ndarray, bits: int, block: int, scale: np.ndarray, **more: Any) -> BlockWeights:
+        """Of codes ui8 [N, K] below ``2**bits``, K a multiple of `block`; `more`: the other fields."""
+        numbers = np.ascontiguousarray(codes, np.uint8).reshape(len(codes), -1, block)
+        return BlockWeights(packed(numbers, bits), scale, more.pop("zero", None), bits, block, **more)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)"""
+        return self.words.shape[0], self.words.shape[1] * self.block
+
+    @property
+    def operands(self) -> tuple[np.ndarray | None, ...]:
+        """What `BlockMatmul` takes behind x."""
+        return self.words, self.scale, self.zero, self.inner, self.minimum, self.inner_minimum
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of `BlockMatmul`."""
+        return {"bits": self.bits, "offset": self.offset, "table": self.table}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.operands if a is not None)
+
+    def dequantized(self, dtype: type = np.float32) -> np.ndarray:
+        """The weights [N, K]; each operation is rounded to `dtype`."""
+        return dequantized(*self.operands, **self.attributes, dtype=dtype)
+
+    @staticmethod
+    def joined(parts: Sequence[BlockWeights]) -> BlockWeights | None:
+        """Weights below each other, along N; None if they are not of one form."""
+        first = parts[0]
+        for p in parts[1:]:
+            alike = all(
+                (a is None) == (b is None) and (a is None or (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:]))
+                for a, b in zip(first.operands, p.operands, strict=True)
+            )
+            if not alike or first.attributes != p.attributes:
+                return None
+        arrays = [None if a[0] is None else np.concatenate(a) for a in zip(*(p.operands for p in parts), strict=True)]
+        words, scale, zero, inner, minimum, inner_minimum = arrays
+        return replace(
+            first, words=words, scale=scale, zero=zero, inner=inner, minimum=minimum, inner_minimum=inner_minimum
+        )
 
 
-def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers [N, blocks, block] of ui8 below ``2**bits`` as words, the first in the lowest bits.
+def ordered(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Words [N, blocks, words] of bytes [N, blocks, bytes] that have numbers of 2, 4 or 8 bits one after the other, the
+    first in the lowest bits.
 
-    >>> [hex(w) for w in packed(np.arange(16, dtype=np.uint8).reshape(1, 1, 16), 4)[0, 0]]
-    ['0x76543210', '0xfedcba98']
+    >>> hex(ordered(np.array([[[0x10, 0x32, 0x54, 0x76]]], np.uint8), 4).item())
+    '0x73625140'
     """
-    each = 8 // bits
-    parts = numbers.reshape(*numbers.shape[:2], -1, each)
-    made = parts[..., 0].copy()
-    for i in range(1, each):
-        made |= parts[..., i] << (bits * i)
-    return np.ascontiguousarray(made).view("<u4")
+    words = numbers.view("<u4")
+    if bits == 8:
+        return words
+    made = np.zeros_like(words)
+    for t in range(32 // bits):
+        to = 8 * (t % 4) + bits * (t // 4)
+        made |= ((words >> np.uint32(bits * t)) & np.uint32((1 << bits) - 1)) << np.uint32(to)
+    return made
 
 
 def block_weights(codes: np.ndarray, zero: np.ndarray, scale: np.ndarray) -> BlockWeights | None:
@@ -96,4 +164,4 @@ def _range(codes: np.ndarray, zero: np.ndarray) -> tuple[int, int, np.ndarray | 
     return bits, least, np.ascontiguousarray(zero, np.float32)
 
 
-__all__ = ["BlockWeights", "block_weights", "packed"]
+__all__ = ["BITS", "BlockWeights", "block_weights", "ordered"]

@@ -83,15 +83,23 @@ def installed_version(name: str) -> str:
 class Registry(Generic[_T]):
     """Objects with a `name` that can be added without a change to the package.
 
-    They are the attribute `attribute` (or the list of that name with an S) of each folder in `package`, the entry
-    points of the group that is called like `package`, and what a program adds. `fits` says whether an object is one,
-    `members` what it must have; `kind` is the word of errors.
+    They are the attribute `attribute` (or the list of that name with an S) of each folder in `package` (each file, if
+    they are not `folders`), the entry points of the group that is called like `package`, and what a program adds.
+    `fits` says whether an object is one, `members` what it must have; `kind` is the word of errors.
     """
 
     def __init__(
-        self, kind: str, package: str, attribute: str, fits: Callable[[object], bool], members: Sequence[str]
+        self,
+        kind: str,
+        package: str,
+        attribute: str,
+        fits: Callable[[object], bool],
+        members: Sequence[str],
+        *,
+        folders: bool = True,
     ) -> None:
         self.kind, self.package, self.attribute, self.fits, self.members = kind, package, attribute, fits, members
+        self.folders = folders
         self._added: dict[str, _T] = {}
         self._found: dict[str, _T] | None = None
 
@@ -134,7 +142,7 @@ class Registry(Generic[_T]):
 
     def _ours(self) -> Iterator[Any]:
         for info in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
-            if info.ispkg:
+            if info.ispkg == self.folders:
                 yield from self._offered(info.name)
 
     def _offered(self, folder: str) -> Iterator[Any]:

@@ -14,7 +14,7 @@ func.func @main(%arg0: tensor<2x3x64xf32>) -> tensor<2x3x4xf32> {
   %0 = "tw.reshape"(%arg0) {shape = array<i64: 6, 64>} : (tensor<2x3x64xf32>) -> tensor<6x64xf32>
   %1 = "tw.constant"() {symbol = "words"} : () -> tensor<4x1x8xui32>
   %2 = "tw.constant"() {value = dense<[[0.701343953], [1.20156229], [0.594534874], [1.23027444]]> : tensor<4x1xf32>} : () -> tensor<4x1xf32>
-  %3 = "tw.block_matmul"(%0, %1, %2) {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (tensor<6x64xf32>, tensor<4x1x8xui32>, tensor<4x1xf32>) -> tensor<6x4xf32>
+  %3 = "tw.block_matmul"(%0, %1, %2) {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>} : (tensor<6x64xf32>, tensor<4x1x8xui32>, tensor<4x1xf32>) -> tensor<6x4xf32>
   %4 = "tw.reshape"(%3) {shape = array<i64: 2, 3, 4>} : (tensor<6x4xf32>) -> tensor<2x3x4xf32>
   return %4 : tensor<2x3x4xf32>
 }
@@ -39,9 +39,9 @@ func.func @main(%x: tensor<5x64xf32>) -> tensor<5x4xf32> {
 // AFTER
 func.func @main(%arg0: tensor<5x64xf32>) -> tensor<5x4xf32> {
   %0 = "tw.constant"() {value = dense<[[1, 3], [3, 1], [1, 1], [0, 1]]> : tensor<4x2xui8>} : () -> tensor<4x2xui8>
-  %1 = "tw.constant"() {value = dense<[[[3611642486, 3927335671], [4137874161, 175573238]], [[1520508587, 2297339932], [2086028608, 2125537634]], [[3379356355, 616520841], [4015107770, 1516140899]], [[866452812, 2374790087], [3278848218, 2688119411]]]> : tensor<4x2x2xui32>} : () -> tensor<4x2x2xui32>
+  %1 = "tw.constant"() {value = dense<[[[3577960922, 3348861355], [4025434281, 322148786]], [[1650888347, 3089740576], [1439749156, 1643823254]], [[3743985739, 649362993], [3667644122, 1432271015]], [[568334292, 2802383183], [3609277170, 2243895323]]]> : tensor<4x2x2xui32>} : () -> tensor<4x2x2xui32>
   %2 = "tw.constant"() {value = dense<[[0.701343953, 1.20156229], [0.594534874, 1.23027444], [1.23285711, 2.29372716], [1.40401053, 0.56571126]]> : tensor<4x2xf32>} : () -> tensor<4x2xf32>
-  %3 = "tw.block_matmul"(%arg0, %1, %2, %0) {bits = 2 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (tensor<5x64xf32>, tensor<4x2x2xui32>, tensor<4x2xf32>, tensor<4x2xui8>) -> tensor<5x4xf32>
+  %3 = "tw.block_matmul"(%arg0, %1, %2, %0) {bits = 2 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>} : (tensor<5x64xf32>, tensor<4x2x2xui32>, tensor<4x2xf32>, tensor<4x2xui8>) -> tensor<5x4xf32>
   return %3 : tensor<5x4xf32>
 }
 
@@ -61,7 +61,7 @@ func.func @main(%arg0: tensor<2x100xf32>) -> tensor<2x4xf32> {
   %0 = "tw.pad"(%arg0) {high = array<i64: 0, 12>, low = array<i64: 0, 0>} : (tensor<2x100xf32>) -> tensor<2x112xf32>
   %1 = "tw.constant"() {symbol = "words"} : () -> tensor<4x7x2xui32>
   %2 = "tw.constant"() {symbol = "scales.1"} : () -> tensor<4x7xf32>
-  %3 = "tw.block_matmul"(%0, %1, %2) {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (tensor<2x112xf32>, tensor<4x7x2xui32>, tensor<4x7xf32>) -> tensor<2x4xf32>
+  %3 = "tw.block_matmul"(%0, %1, %2) {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>} : (tensor<2x112xf32>, tensor<4x7x2xui32>, tensor<4x7xf32>) -> tensor<2x4xf32>
   return %3 : tensor<2x4xf32>
 }
 

@@ -60,7 +60,7 @@ def f(x: f32[{m}, {n}], y: out(f32[{n}, {m}])):
 }
 BLOCKS = """
 func.func @main(%x: tensor<1x512xf32>, %w: tensor<96x16x4xui32>, %s: tensor<96x16xf32>) -> tensor<1x96xf32> {
-  %0 = "tw.block_matmul"(%x, %w, %s) {bits = 4 : i64}
+  %0 = "tw.block_matmul"(%x, %w, %s) {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>}
     : (tensor<1x512xf32>, tensor<96x16x4xui32>, tensor<96x16xf32>) -> tensor<1x96xf32>
   %1 = "tw.relu"(%0) : (tensor<1x96xf32>) -> tensor<1x96xf32>
   return %1 : tensor<1x96xf32>

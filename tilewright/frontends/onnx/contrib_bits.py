@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ops.block_quantized import BITS, BLOCKS
+from ...ops.block_quantized import BLOCKS
+from ...ops.block_weights import BITS, ordered
 from .contrib import MS
 from .registry import onnx_op
 from .values import OnnxNotImported
@@ -47,7 +48,7 @@ def matmul_n_bits(n, x, packed, scales, zero=None, order=None, bias=None):
     if known is None:
         out = dequantized_product(n, x, packed, scales, zero, order, (k, columns, bits, block))
     else:
-        words = n.constant(np.ascontiguousarray(known).reshape(columns, blocks, -1).view("<u4"), "ui32")
+        words = n.constant(ordered(np.ascontiguousarray(known).reshape(columns, blocks, -1), bits), "ui32")
         out = block_product(n, x, words, scales, zero, (k, columns, bits, block))
     return out if bias is None else n("add", out, n.cast(bias, x.dtype))
 
@@ -60,7 +61,7 @@ def block_product(n, x, words, scales, zero, sizes):
     if k % block:
         rows = n("pad", rows, low=(0, 0), high=(0, blocks * block - k))
     if n.attr("accuracy_level", 0) == INT8 and (zero is None or zero.dtype == "ui8"):
-        parts = n("quantize_blocks", rows, block=block, parts=8 // bits)
+        parts = n("quantize_blocks", rows, block=block, part=block)
         out = n("integer_block_matmul", *parts, words, scales, zero, bits=bits)
     else:
         out = n("block_matmul", rows, words, scales, zero, bits=bits)

@@ -10,6 +10,7 @@ subtracted once for all numbers that a thread multiplies at once:
 
 from __future__ import annotations
 
+from ....ops.block_quantized import centre
 from ....support.sizes import is_open
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum, substitute
 from ...machine import Machine
@@ -37,6 +38,9 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
         return "its sizes are open, or it has no elements"
     if sizes[0] > FEW:
         return "it has many rows"
+    attributes = read.opaque.attributes
+    if any(read.opaque.operands[4:]) or attributes["table"] or attributes["bits"] not in (2, 4, 8):
+        return "its weights are no integers with one scale a block"
     words = Words(read, machine)
     share = choose(s, words.matrix, 1, machine)
     if isinstance(share, str):
@@ -158,7 +162,7 @@ class BlockWriter(GemvWriter):
         """Number n of the word at hand with 2**bits added."""
         bits = self.w.bits
         word: Expr = Load("words", (u, Var("c"), Var("i")), I32)
-        shift = 23 - bits - bits * n
+        shift = 23 - bits - 8 * (n % 4) - bits * (n // 4)
         if shift:
             word = Op("shli" if shift > 0 else "shrui", (word, Const(abs(shift), I32)), I32)
         fraction = Op("andi", (word, Const(((1 << bits) - 1) << 23 - bits, I32)), I32)
@@ -168,7 +172,7 @@ class BlockWriter(GemvWriter):
         """What is too much in each of a block's numbers."""
         w, bits = self.w, self.w.bits
         if w.zero is None:
-            return Const(float((1 << bits) + (1 << bits - 1)), F32)
+            return Const(float((1 << bits) + centre(int(w.read.opaque.attributes["offset"]), bits)), F32)
         found: Expr
         if w.read.dtype(w.zero) == "i8":
             found = Op("sitofp", (Op("extui", (Load(w.zero, (column, block), "i8"),), I32),), F32)

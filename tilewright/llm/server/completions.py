@@ -1,0 +1,191 @@
+"""``/v1/completions`` and ``/v1/embeddings``."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import numpy as np
+from starlette.responses import JSONResponse, Response
+
+from ..request import Request, Sampling, TokenLogprob
+from .body import Fields, Problem, kind
+from .language import Answer, Answers, Language, collect, finite, identifier, usage_of
+from .responding import Events, event
+from .sampling import IGNORED, choices_of, grammar_of, most_tokens, sampling_of, stream_options
+
+Prompt = str | list[int]
+
+
+def prompts_of(fields: Fields, name: str, language: Language) -> list[Prompt]:
+    """One or several prompts, as texts or as tokens; a Problem for anything else."""
+    value = fields.take(name, kinds=(str, list), what="a text, a list of texts, of tokens, or of lists of tokens")
+    vocabulary = language.engine.limits.vocabulary
+
+    def tokens(items: Any) -> bool:
+        return isinstance(items, list) and all(type(t) is int and 0 <= t < vocabulary for t in items)
+
+    found = [value] if isinstance(value, str) or (value and type(value[0]) is int) else value
+    if not found or not all(isinstance(p, str) or tokens(p) for p in found):
+        what = f"tokens from 0 to {vocabulary - 1}" if found and not isinstance(found[0], str) else "texts"
+        raise fields.wrong(name, f"must be a text, or a list of {what} ({kind(value)} was given)")
+    if len(found) > language.limits.prompts:
+        raise fields.wrong(name, f"has {len(found)} prompts, at most {language.limits.prompts} are allowed")
+    return found
+
+
+async def completions(body: Any, language: Language, stack: AsyncExitStack) -> Response:
+    """Texts that go on from prompts."""
+    fields, limits = Fields(body), language.limits
+    language.check_name(fields.text("model", None))
+    prompts = prompts_of(fields, "prompt", language)
+    n = fields.integer("n", 1, 1, limits.n)
+    stream = fields.flag("stream")
+    logprobs = fields.integer("logprobs", None, 0, limits.top_logprobs)
+    wanted = most_tokens(fields, ["max_tokens"], 16, limits)
+    echo = fields.flag("echo")
+    usage_last = stream_options(fields, stream)
+    shared = sampling_of(fields, limits, language.engine.limits.vocabulary)
+    shared.update(logprobs=logprobs, grammar=grammar_of(fields))
+    priority = fields.integer("priority", 0, -1000, 1000)
+    fields.fixed({"best_of": n, "suffix": ""})
+    fields.ignore("reasoning_effort")
+    if echo and logprobs is not None:
+        raise fields.wrong("echo", "does not go with 'logprobs' here")
+    fields.done()
+    if len(prompts) * n > limits.prompts:
+        raise fields.wrong("n", f"times the prompts is {len(prompts) * n}, at most {limits.prompts} are allowed")
+    encoded: list[Sequence[int]] = []
+
+    def make() -> list[Request]:
+        encoded.extend(language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in prompts)
+        made = []
+        for prompt in encoded:
+            most = language.check_length(prompt, wanted, "prompt")
+            choices = choices_of({**shared, "max_tokens": most}, n)
+            made += [Request(prompt, sampling, priority=priority) for sampling in choices]
+        return made
+
+    answers = await stack.enter_async_context(language.answers(make))
+    found = [Answer() for _ in answers.streams]
+    head = {
+        "id": identifier("cmpl"),
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": language.name,
+    }
+    begins = [_text(language, prompts[i // n]) if echo else "" for i in range(len(found))]
+    if stream:
+        events = _events(answers, found, begins, head, language, usage_last, n)
+        return Events(stack, events, limits.seconds)
+    await collect(answers, found)
+    choices = [
+        {
+            "index": i,
+            "text": begins[i] + a.text,
+            "logprobs": None if logprobs is None else _logprobs(a.logprobs, language, len(begins[i])),
+            "finish_reason": a.finish,
+        }
+        for i, a in enumerate(found)
+    ]
+    return JSONResponse({**head, "choices": choices, "usage": usage_of(sum(map(len, encoded)), found)})
+
+
+async def _events(
+    answers: Answers,
+    found: Sequence[Answer],
+    begins: list[str],
+    head: dict[str, Any],
+    language: Language,
+    usage_last: bool,
+    n: int,
+) -> AsyncIterator[bytes]:
+    tail = {"usage": None} if usage_last else {}
+    offsets = [len(b) for b in begins]
+    async with aclosing(answers.pieces()) as pieces:
+        async for number, piece in pieces:
+            answer = found[number]
+            answer.feed(piece)
+            text, begins[number] = begins[number] + piece.text, ""
+            logprobs = _logprobs(piece.logprobs, language, offsets[number]) if piece.logprobs else None
+            offsets[number] += len(piece.text)
+            if text or logprobs or answer.finish:
+                choice = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": answer.finish}
+                yield event({**head, "choices": [choice], **tail})
+    if usage_last:
+        yield event({**head, "choices": [], "usage": usage_of(sum(answers.prompts[::n]), found)})
+
+
+def _text(language: Language, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else language.tokenizer.decode(prompt)
+
+
+def _logprobs(entries: Sequence[TokenLogprob], language: Language, offset: int) -> dict[str, Any]:
+    tokens = [language.token_text(e.token) for e in entries]
+    offsets = [offset]
+    for token in tokens:
+        offsets.append(offsets[-1] + len(token))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [finite(e.logprob) for e in entries],
+        "top_logprobs": [{language.token_text(t): finite(p) for t, p in e.top} for e in entries],
+        "text_offset": offsets[:-1],
+    }
+
+
+#: embeddings that one body has in the engine at a time, so that it does not fill the queue
+AT_A_TIME = 8
+
+
+async def embeddings(body: Any, language: Language, stack: AsyncExitStack) -> Response:
+    """The hidden states of the last tokens of texts, of length one."""
+    fields = Fields(body)
+    language.check_name(fields.text("model", None))
+    inputs = prompts_of(fields, "input", language)
+    packed = fields.text("encoding_format", "float", ("float", "base64")) == "base64"
+    width = fields.integer("dimensions", None, 1, 1 << 20)
+    fields.ignore(*IGNORED)
+    fields.done()
+    vectors: list[np.ndarray] = []
+    count = 0
+    for begin in range(0, len(inputs), AT_A_TIME):
+
+        def make(part: Sequence[Prompt] = inputs[begin : begin + AT_A_TIME]) -> list[Request]:
+            encoded = [language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in part]
+            for tokens in encoded:
+                language.check_length(tokens, 1, "input")
+            return [Request(tokens, Sampling(max_tokens=1), embed=True) for tokens in encoded]
+
+        async with language.answers(make) as answers:
+            hidden: list[Any] = [None] * len(answers.streams)
+            async with aclosing(answers.pieces()) as pieces:
+                async for number, piece in pieces:
+                    hidden[number] = hidden[number] if piece.hidden is None else piece.hidden
+            count += sum(answers.prompts)
+        vectors += [_unit(h) for h in hidden]
+    if width is not None and width != len(vectors[0]):
+        raise Problem(400, f"'dimensions' must be {len(vectors[0])}: the model has no others", "dimensions")
+    data = [
+        {
+            "object": "embedding",
+            "index": i,
+            "embedding": base64.b64encode(v.astype("<f4").tobytes()).decode() if packed else v.tolist(),
+        }
+        for i, v in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return JSONResponse({"object": "list", "data": data, "model": language.name, "usage": usage})
+
+
+def _unit(hidden: Any) -> np.ndarray:
+    vector = np.array(hidden, np.float32).reshape(-1)
+    length = float(np.linalg.norm(vector))
+    if not np.isfinite(length):
+        raise Problem(500, "the model's hidden state is not finite", code="not_finite")
+    return vector / length if length else vector
+
+
+__all__ = ["completions", "embeddings", "prompts_of"]

@@ -1,0 +1,327 @@
+"""``/v1/responses``: the part of OpenAI's newer interface that a text model can serve, with a bounded store."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from .body import Fields, Problem
+from .conversation import (
+    MESSAGES,
+    ROLES,
+    Conversation,
+    arguments_of,
+    content_of,
+    template_of,
+    tool_choice_of,
+    tools_of,
+)
+from .language import Answer, Answers, Call, Language, collect, identifier, usage_of
+from .responding import Events, event
+from .sampling import IGNORED, format_grammar, most_tokens, sampling_of
+
+
+@dataclass
+class Store:
+    """Responses with the messages that led to them, the newest of them: at most `most`, and about `most_bytes`."""
+
+    most: int = 1000
+    most_bytes: int = 64 << 20
+    _kept: OrderedDict[str, tuple[dict[str, Any], list[dict[str, Any]], int]] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def put(self, response: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+        size = len(json.dumps([response, messages]))
+        with self._lock:
+            self._kept[response["id"]] = (response, messages, size)
+            self._bytes += size
+            while len(self._kept) > self.most or self._bytes > self.most_bytes:
+                self._bytes -= self._kept.popitem(last=False)[1][2]
+
+    def get(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        with self._lock:
+            found = self._kept.get(name)
+        if found is None:
+            raise Problem(404, f"response {name[:100]!r} is not kept here (any more)", code="response_not_found")
+        return found[:2]
+
+    def drop(self, name: str) -> None:
+        self.get(name)
+        with self._lock:
+            found = self._kept.pop(name, None)
+            self._bytes -= found[2] if found else 0
+
+
+async def responses(body: Any, language: Language, store: Store, stack: AsyncExitStack) -> Response:
+    """The next turn of a conversation, as items."""
+    fields, limits = Fields(body), language.limits
+    language.check_name(fields.text("model", None))
+    previous = fields.text("previous_response_id", None)
+    messages = list(store.get(previous)[1]) if previous else []
+    messages += items_of(fields)
+    if len(messages) > MESSAGES:
+        raise fields.wrong("input", f"has more than {MESSAGES} messages")
+    instructions = fields.text("instructions", None)
+    tools = tools_of(fields, nested=False)
+    choice = tool_choice_of(fields, tools, nested=False)
+    parallel = fields.flag("parallel_tool_calls", True)
+    stream, keep = fields.flag("stream"), fields.flag("store", True)
+    wanted = most_tokens(fields, ["max_output_tokens"], None, limits)
+    top = fields.integer("top_logprobs", None, 0, limits.top_logprobs)
+    include = fields.items("include", [], 16)
+    if any(i not in ("message.output_text.logprobs", "reasoning.encrypted_content") for i in include):
+        raise fields.wrong("include", "may only have message.output_text.logprobs")
+    text = fields.object("text")
+    grammar = None
+    if text is not None:
+        how = text.object("format")
+        grammar = None if how is None else format_grammar(how, nested=False)
+        text.ignore("verbosity")
+        text.done()
+    reasoning = fields.object("reasoning")
+    template = template_of(fields)
+    if reasoning is not None and (effort := reasoning.text("effort", None)):
+        template["reasoning_effort"] = effort
+    logprobs = "message.output_text.logprobs" in include
+    metadata = fields.take("metadata", {}, (dict,), "an object")
+    sampling = sampling_of(fields, limits, language.engine.limits.vocabulary)
+    sampling.update(grammar=grammar, logprobs=(top or 0) if logprobs else None)
+    fields.fixed({"background": False, "truncation": "disabled"})
+    fields.ignore(*IGNORED, "max_tool_calls", "stream_options")
+    fields.done()
+
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    conversation = Conversation(system + messages, tools, choice, parallel, sampling, wanted, template=template)
+    answers, found = await conversation.start(language, stack)
+    head = {
+        "id": identifier("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": language.name,
+        "instructions": instructions,
+        "previous_response_id": previous,
+        "max_output_tokens": wanted,
+        "temperature": sampling["temperature"],
+        "top_p": sampling["top_p"],
+        "parallel_tool_calls": parallel,
+        "tool_choice": choice if choice in ("auto", "none", "required") else {"type": "function", "name": choice},
+        "tools": [{"type": "function", "strict": False, **t} for t in tools],
+        "text": {"format": _format(grammar)},
+        "truncation": "disabled",
+        "metadata": metadata,
+        "store": keep,
+        "error": None,
+        "incomplete_details": None,
+    }
+    turn = _Turn(head, language, messages, store if keep else None, found[0], answers)
+    if stream:
+        return Events(stack, turn.events(), limits.seconds, named=True)
+    await collect(answers, found)
+    return JSONResponse(turn.finished(turn.items()))
+
+
+def _format(grammar: Any) -> dict[str, Any]:
+    if grammar is None:
+        return {"type": "text"}
+    if grammar.kind == "json_object":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "name": "schema", "schema": json.loads(grammar.text), "strict": True}
+
+
+@dataclass
+class _Turn:
+    """One response in the making."""
+
+    head: dict[str, Any]
+    language: Language
+    messages: list[dict[str, Any]]
+    store: Store | None
+    answer: Answer
+    answers: Answers
+    number: int = -1
+
+    def items(self) -> list[dict[str, Any]]:
+        """The items of a finished answer."""
+        a = self.answer
+        found = [_reasoning(identifier("rs"), a.reasoning)] if a.reasoning else []
+        found += [self.message(identifier("msg"), a.text)] if a.text or not a.calls else []
+        return found + [_function_call(identifier("fc"), c) for c in a.calls]
+
+    def message(self, name: str, text: str, status: str = "completed") -> dict[str, Any]:
+        parts = [self.part(text)] if status == "completed" else []
+        return {"id": name, "type": "message", "role": "assistant", "status": status, "content": parts}
+
+    def part(self, text: str) -> dict[str, Any]:
+        logprobs = [self.language.token_entry(e) for e in self.answer.logprobs] if text else []
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    def finished(self, output: list[dict[str, Any]]) -> dict[str, Any]:
+        """The whole response; it is kept where it should be."""
+        a = self.answer
+        usage = usage_of(self.answers.prompts[0], [a])
+        short = a.finish == "length"
+        response = {
+            **self.head,
+            "status": "incomplete" if short else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if short else None,
+            "output": output,
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": usage["completion_tokens_details"],
+                "total_tokens": usage["total_tokens"],
+            },
+        }
+        if self.store is not None:
+            self.store.put(response, [*self.messages, *messages_of_answer(a)])
+        return response
+
+    def event(self, name: str, /, **more: Any) -> bytes:
+        self.number += 1
+        return event({"type": name, "sequence_number": self.number, **more}, name)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        started = {**self.head, "status": "in_progress", "output": [], "usage": None}
+        yield self.event("response.created", response=started)
+        yield self.event("response.in_progress", response=started)
+        output: list[dict[str, Any]] = []
+        kind, name, said = "", "", ""  # the item that is open, its id, its text
+        a = self.answer
+
+        def where() -> dict[str, Any]:
+            return {"item_id": name, "output_index": len(output), "content_index": 0}
+
+        def close() -> list[bytes]:
+            """The events that end the item that is open."""
+            if not kind:
+                return []
+            place = where()
+            found = []
+            if kind == "call":
+                item = _function_call(name, a.calls[-1])
+                del place["content_index"]
+                done = {"name": item["name"], "arguments": item["arguments"]}
+                found.append(self.event("response.function_call_arguments.done", **place, **done))
+            elif kind == "reasoning":
+                item = _reasoning(name, a.reasoning)
+                found.append(self.event("response.reasoning_text.done", **place, text=a.reasoning))
+            else:
+                item, part = self.message(name, said), self.part(said)
+                found.append(self.event("response.output_text.done", **place, text=said, logprobs=part["logprobs"]))
+                found.append(self.event("response.content_part.done", **place, part=part))
+            found.append(self.event("response.output_item.done", output_index=len(output), item=item))
+            output.append(item)
+            return found
+
+        async with aclosing(self.answers.pieces()) as pieces:
+            async for _, piece in pieces:
+                before, entries = len(a.calls), [self.language.token_entry(e) for e in piece.logprobs]
+                deltas = a.feed(piece)
+                calls, a.calls = a.calls, a.calls[:before]  # as each delta finds them
+                for delta in deltas:
+                    wanted = "call" if delta.kind == "arguments" else delta.kind
+                    if wanted != kind or delta.kind == "call":
+                        for data in close():
+                            yield data
+                        kind, said = wanted, ""
+                        name = identifier({"call": "fc", "reasoning": "rs", "text": "msg"}[kind])
+                        if kind == "call":
+                            a.calls = calls[: delta.index + 1]
+                            item = {**_function_call(name, a.calls[-1]), "arguments": "", "status": "in_progress"}
+                        elif kind == "reasoning":
+                            item = {**_reasoning(name, ""), "status": "in_progress"}
+                        else:
+                            item = self.message(name, "", "in_progress")
+                        yield self.event("response.output_item.added", output_index=len(output), item=item)
+                        if kind == "text":
+                            yield self.event("response.content_part.added", **where(), part=self.part(""))
+                    if delta.kind == "text":
+                        said += delta.text
+                        yield self.event("response.output_text.delta", **where(), delta=delta.text, logprobs=entries)
+                        entries = []
+                    elif delta.kind == "reasoning":
+                        yield self.event("response.reasoning_text.delta", **where(), delta=delta.text)
+                    elif delta.kind == "arguments":
+                        place = {"item_id": name, "output_index": len(output)}
+                        yield self.event("response.function_call_arguments.delta", **place, delta=delta.text)
+                a.calls = calls
+        for data in close():
+            yield data
+        whole = self.finished(output or self.items())
+        yield self.event(f"response.{whole['status']}", response=whole)
+
+
+def _reasoning(name: str, text: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": text}] if text else []
+    return {"id": name, "type": "reasoning", "summary": [], "content": content, "status": "completed"}
+
+
+def _function_call(name: str, call: Call) -> dict[str, Any]:
+    made = {"id": name, "type": "function_call", "call_id": call.id, "name": call.name}
+    return {**made, "arguments": call.arguments, "status": "completed"}
+
+
+# ---- items as messages ----
+
+
+def items_of(fields: Fields) -> list[dict[str, Any]]:
+    """The messages of an input: a text, or a list of messages, calls and what they gave."""
+    value = fields.take("input", kinds=(str, list), what="a text or a list of items")
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not value:
+        raise fields.wrong("input", "has no items")
+    if len(value) > MESSAGES:
+        raise fields.wrong("input", f"has more than {MESSAGES} items")
+    found: list[dict[str, Any]] = []
+    for i, item in enumerate(value):
+        _add_item(Fields(item, f"input[{i}]."), found)
+    return found
+
+
+def _add_item(item: Fields, found: list[dict[str, Any]]) -> None:
+    kind = item.text("type", "message", ("message", "function_call", "function_call_output", "reasoning"))
+    item.ignore("id", "status", "annotations", "phase")
+    if kind == "message":
+        role = item.text("role", choices=ROLES)
+        content = content_of(item, "content", False, ("input_text", "output_text", "text", "refusal"))
+        found.append({"role": "system" if role == "developer" else role, "content": content})
+    elif kind == "function_call":
+        function = {"name": item.text("name"), "arguments": arguments_of(item)}
+        call = {"id": item.text("call_id"), "type": "function", "function": function}
+        if not (found and found[-1]["role"] == "assistant"):  # the calls of one turn are one message
+            found.append({"role": "assistant", "content": ""})
+        found[-1].setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        content = content_of(item, "output", False, ("input_text", "output_text", "text"))
+        found.append({"role": "tool", "tool_call_id": item.text("call_id"), "content": content})
+    else:  # what was thought before is not told to models again
+        item.ignore("summary", "content", "encrypted_content")
+    item.done()
+
+
+def messages_of_answer(answer: Answer) -> list[dict[str, Any]]:
+    """An answer as the message that it is in the next turn."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    calls = []
+    for call in answer.calls:
+        try:
+            arguments = json.loads(call.arguments)
+        except ValueError:
+            arguments = {}
+        arguments = arguments if isinstance(arguments, dict) else {}
+        calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    return [{**message, "tool_calls": calls} if calls else message]
+
+
+__all__ = ["Store", "responses"]
