@@ -228,7 +228,8 @@ def load_model(
     cache: bool = True,
     progress: Hook | None = None,
 ) -> CompiledRunner:
-    """The model in a folder of Hugging Face (config.json, safetensors), or in a package that `save` wrote.
+    """The model in a folder of Hugging Face (config.json, safetensors), in a GGUF file (the first of its parts), or in
+    a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
     together; None: all sequences at full length, as memory is taken when it is written. cache: keep the compiled
@@ -270,7 +271,13 @@ def source_of(path: str | os.PathLike[str]) -> Source | None:
     if where.is_dir():
         return FolderSource(where)
     if not where.is_file():
-        raise UsageError(f"there is no model at {path}", hint="a folder of Hugging Face, or a package (.tw)")
+        raise UsageError(
+            f"there is no model at {path}", hint="a folder of Hugging Face, a GGUF file, or a package (.tw)"
+        )
+    if where.suffix == ".gguf":
+        from .gguf.model import GgufSource
+
+        return GgufSource(where)
     return None
 
 
