@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...ir.types import Type, type_of
+from ...ir.types import Type
 from .norm import normalized, normalized_heads
 from .rope import rotated
 
@@ -99,11 +99,7 @@ class Attention:
 
 def written(at: Scope, pages: ir.Value, rows: ir.Value) -> ir.Value:
     """Pages [P, L, ...] with rows [T, ...] in the step's slots."""
-    make, shape = at.make, type_of(pages).shape
-    flat = make("reshape", pages, shape=(shape[0] * shape[1], *shape[2:]))
-    slots = make("reshape", at.step.inputs["slots"], shape=(-1, 1))
-    rows = rows if type_of(rows).dtype == type_of(pages).dtype else make("cast", rows, to=type_of(pages).dtype)
-    return make("reshape", make("scatter_nd", flat, slots, rows), shape=shape)
+    return at.make("write_pages", pages, rows, at.step.inputs["slots"])
 
 
 __all__ = ["Attention", "written"]
