@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
+DTYPES |= {"U32": "ui32"}  # of packages of `quantize-llm`
 INDEX = "model.safetensors.index.json"
 
 
@@ -71,10 +72,14 @@ class FolderSource:
 
     def read(self) -> tuple[Model, dict[str, Any]]:
         from .architectures import find
+        from .quantize.package import KEY, weights_of
 
         checkpoint = self._checkpoint
-        architecture = find(checkpoint.config)
-        model = architecture.model(checkpoint.config)
+        config = {n: v for n, v in checkpoint.config.items() if n != KEY}
+        architecture = find(config)
+        model = architecture.model(config)
+        if KEY in checkpoint.config:
+            return model, weights_of(checkpoint.config[KEY], checkpoint.tensors)
         return model, architecture.weights(model, checkpoint.tensors)
 
     @cached_property
