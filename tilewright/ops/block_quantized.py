@@ -322,13 +322,19 @@ class IntegerBlockMatmul(Operator):
         return (made * scales).sum(1)
 
     @staticmethod
-    def decompose(b, x, xscale, sums, *weights, **attributes):
+    def scaled(b, x, xscale):
+        """The rows as f32 at level 3."""
         (m, k), blocks = x.shape, xscale.shape[1]
         d = [b.dim(i) for i in range(3)]
         wide = b.empty(Type((m, blocks, k // blocks), "f32"))
         inputs = [(b.reshape(x, wide.shape), d), (xscale, d[:2])]
         (rows,) = b.generic(inputs, [(wide, d)], "ppp", lambda v, s, _: b.cast(v, "f32") * s)
-        return b.contract("mk,nk->mn", b.reshape(rows, (m, k)), _weights(b, weights, attributes), dtype="f32")
+        return b.reshape(rows, (m, k))
+
+    @staticmethod
+    def decompose(b, x, xscale, sums, *weights, **attributes):
+        rows = IntegerBlockMatmul.scaled(b, x, xscale)
+        return b.contract("mk,nk->mn", rows, _weights(b, weights, attributes), dtype="f32")
 
 
 def _weights(b, operands, attributes):
