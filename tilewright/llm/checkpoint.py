@@ -87,9 +87,18 @@ class FolderSource:
         return Checkpoint(self.path)
 
 
+def _number(x: dict[str, Any]) -> Any:
+    """A float that JSON has no word for, as it is written by transformers; other objects as they are.
+
+    >>> _number({"__float__": "Infinity"})
+    inf
+    """
+    return float(x["__float__"]) if list(x) == ["__float__"] else x
+
+
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
     except OSError as e:
         raise ModelError(
             f"cannot read {path}: {e.strerror}", stage="import", hint="a model is a folder of Hugging Face"
