@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...ir.types import Type, type_of
+from ...ir.types import Type
 from .norm import normalized, normalized_heads
 from .rope import rotated
 
@@ -58,7 +58,7 @@ class Attention:
         make, inputs = at.make, at.step.inputs
         q, k, v, gate = self._projected(at, x)
         for name, rows in (("k", k), ("v", v)):
-            at.set_state(name, written(at, at.state(name), rows))
+            at.set_state(name, make("write_pages", at.state(name), rows, inputs["slots"], place=at.name))
         sinks = at.vector("sinks") if self.sinks else None
         out = make(
             "ragged_attention",
@@ -97,13 +97,4 @@ class Attention:
         return q, k, make("reshape", v, shape=(-1, shared, self.value_dim)), gate
 
 
-def written(at: Scope, pages: ir.Value, rows: ir.Value) -> ir.Value:
-    """Pages [P, L, ...] with rows [T, ...] in the step's slots."""
-    make, shape = at.make, type_of(pages).shape
-    flat = make("reshape", pages, shape=(shape[0] * shape[1], *shape[2:]))
-    slots = make("reshape", at.step.inputs["slots"], shape=(-1, 1))
-    rows = rows if type_of(rows).dtype == type_of(pages).dtype else make("cast", rows, to=type_of(pages).dtype)
-    return make("reshape", make("scatter_nd", flat, slots, rows), shape=shape)
-
-
-__all__ = ["Attention", "written"]
+__all__ = ["Attention"]

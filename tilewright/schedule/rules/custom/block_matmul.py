@@ -24,7 +24,7 @@ from ...machine import Machine, lanes
 from ...nest import Alloc, For, If, Seq, Stmt, loop, seq, store
 from .. import Choose, Direct, direct
 from .block_weights import Weights
-from .nests import Access, add, index, mul
+from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
 #: rows that take numbers as they are unpacked
@@ -108,8 +108,22 @@ class Product:
             made = here if made == Seq(()) else If(Op("cmpi.slt", (count, index(few + 1)), "i1"), here, made)
         if most and not lowest(self.rows):
             made = If(Op("cmpi.slt", (index(0), count), "i1"), made)
-        nest = loop("nt", -(-self.tiles // self.vectors) if most else 0, made, "thread")
+        nest = self.prepared(loop("nt", -(-self.tiles // self.vectors) if most else 0, made, "thread"))
         return Direct(nest, self.weights.packs((self.vectors, self.lanes)))
+
+    def prepared(self, nest: Stmt) -> Stmt:
+        """The nest behind what every thread computes once."""
+        return nest
+
+    def ahead(self, b: Expr, blocks: int) -> tuple[tuple[str, Expr], ...]:
+        """Hints that ask for the words of the block that is so many behind b."""
+        w = self.weights
+        assert w.w is not None
+        if w.w not in self.kernel.constants:
+            return ()
+        size, line = self.width * w.block * w.bits // 32, self.machine.line_bytes // 4
+        first = (Var("nt") * w.blocks + (b + blocks)) * size
+        return tuple((w.w, first + i) for i in range(0, size, line))
 
     def few(self, height: int) -> Stmt:
         """The rows from the first on, as many as `height`."""
@@ -245,7 +259,8 @@ class FloatProduct(Product):
 
             return self.over_units("u", w.block, one)
 
-        return For(b.name, count, self.scaled("_u", Var("part") * part + b, block))
+        here = Var("part") * part + b
+        return For(b.name, count, self.scaled("_u", here, block), prefetch=self.ahead(here, part))
 
     def of_part(self, height: int, tag: str, first: Expr, part: int, count: Expr) -> Stmt:
         w, k = self.weights, Var(f"k{tag}")
@@ -276,6 +291,28 @@ class ByteProduct(Product):
         """Blocks of weights in a block of x."""
         return self.weights.blocks // self.read.shape(self.xscale)[1]
 
+    def prepared(self, nest: Stmt) -> Stmt:
+        """Sums of x times what all numbers of the weights are too large by, and times the scales of x."""
+        w, m = self.weights, Var("row")
+        made = {}
+        if w.zero is None and w.centre:
+            made["starts"] = lambda b: Op("muli", (Load(self.xsums, (m, b), I32), Const(-w.centre, I32)), I32)
+        if w.minimum is not None:
+            made["wholes"] = self.whole
+        for name, value in made.items():
+            buffer = Buffer(name, (self.rows, w.blocks), value(Var("b")).dtype, "local")
+            fill = vector_loop(
+                "b", w.blocks, w.blocks, lanes(self.machine), lambda b, n=name, v=value: store(n, (m, b), v(b), n)
+            )
+            nest = Alloc(buffer, seq(loop("row", self.rows, fill), nest))
+        return nest
+
+    def whole(self, b: Expr) -> Expr:
+        """The sum of a block of x, times its scale where that is a block of weights."""
+        m = Var("row")
+        total = Op("sitofp", (Load(self.xsums, (m, b), I32),), F32)
+        return mul(total, Load(self.xscale, (m, b), F32)) if self.span == 1 else total
+
     def columns_of_block(self, b: Expr) -> dict[str, Expr]:
         """What a column has for a block, and its dtype: the scale, the minimum, the zero point."""
         w = self.weights
@@ -293,19 +330,16 @@ class ByteProduct(Product):
         """Adds block b to `now`: `products` sums those of bytes."""
         w = self.weights
         acc, own = self.sums("acc", height, tag, I32)
-        total = Load(self.xsums, (m, b), I32)
+        start: Expr = Load("starts", (m, b), I32) if w.centre else Const(0, I32)
         if "zero" in given:
-            start: Expr = Op("muli", (Op("subi", (Const(0, I32), given["zero"]), I32), total), I32)
-        else:
-            start = Op("muli", (total, Const(-w.centre, I32)), I32) if w.centre else Const(0, I32)
+            less = Op("subi", (Const(0, I32), given["zero"]), I32)
+            start = Op("muli", (less, Load(self.xsums, (m, b), I32)), I32)
         scale: Expr = given["scale"]
-        whole: Expr = Op("sitofp", (total,), F32)
         if self.span == 1:
-            xscale = Load(self.xscale, (m, b), F32)
-            scale, whole = mul(scale, xscale), mul(whole, xscale)
+            scale = mul(scale, Load(self.xscale, (m, b), F32))
         new = add(now, mul(Op("sitofp", (own,), F32), scale))
         if "least" in given:
-            new = Op("subf", (new, mul(given["least"], whole)), F32)
+            new = Op("subf", (new, mul(given["least"], Load("wholes", (m, b), F32))), F32)
         return Alloc(acc, seq(
             self.over_tile(height, tag, store(acc.name, own.indices, start, "clear")),
             products(own),
@@ -373,7 +407,7 @@ class ByteProduct(Product):
         return For(b.name, count, seq(
             *[self.over_columns(store(f"{name}s", (b, self.lane), x, name)) for name, x in values.items()],
             self.over_units("u", w.block, four),
-        ))  # fmt: skip
+        ), prefetch=self.ahead(here, part))  # fmt: skip
 
     def of_part(self, height: int, tag: str, first: Expr, part: int, count: Expr) -> Stmt:
         w, m = self.weights, first + Var(f"r{tag}")
