@@ -115,14 +115,19 @@ async def find_target(client: httpx.AsyncClient, url: str, model: str | None, ch
         if model is None:
             found = (await client.get(url + "/models")).raise_for_status().json()["data"]
             model = found[0]["id"]
-        for extra in ({"ignore_eos": True}, {}):
-            target = Target(url, model or "", chat, extra)
-            answer = await client.post(url + target.path, json=target.body(Asked(0, 200, 2, 0)))
-            if answer.status_code not in (400, 422) or not extra:
-                break
-        answer.raise_for_status()
-        tokens = (answer.json().get("usage") or {}).get("prompt_tokens") or 200
-        return Target(url, model or "", chat, extra, 200 / tokens)
+        extra: dict[str, Any] = {"ignore_eos": True}
+        counts = []
+        for words in (10, 10, 40):  # the first may find that ignore_eos is not known; a template has tokens of its own
+            body = Target(url, model or "", chat, extra).body(Asked(0, words, 2, 0))
+            answer = await client.post(url + ("/chat/completions" if chat else "/completions"), json=body)
+            if answer.status_code in (400, 422) and extra:
+                extra = {}
+                continue
+            tokens = (answer.raise_for_status().json().get("usage") or {}).get("prompt_tokens") or words
+            counts.append((words, tokens))
+        (few, low), (many, high) = counts[-2:]
+        words_of_a_token = (many - few) / (high - low) if high > low else 1.0
+        return Target(url, model or "", chat, extra, words_of_a_token)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
         said = (
             error.response.text[:200]
