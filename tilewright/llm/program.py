@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DECODE_TOKENS = 16
 #: part of every key of the cache; another one for another form of the programs
 FORM = "language model 1"
-#: what a package says of itself, in the report of its first entry
+#: what a package says of itself, in the report of its entry "decode"
 REPORT = "language_model"
 #: says how far loading is: what is done now, and which part of all, 0 to 1
 Hook = Callable[[str, float], None]
@@ -82,6 +82,7 @@ class Plan:
     def dims(self) -> dict[str, dict[str, Dim]]:
         """The open dimensions of each entry."""
         table = -(-self.context // self.page_length)
+        # decode first, as weights are packed as the first entry packs them (measured: it is good for prefill too)
         ranges = {"decode": (1, DECODE_TOKENS), "prefill": (DECODE_TOKENS + 1, self.tokens)}
         return {
             entry: {
@@ -101,15 +102,15 @@ class CompiledRunner:
     def __init__(self, executable: MultiExecutable) -> None:
         """PackageError for an executable that is no language model."""
         self.executable = executable
-        entries = list(executable.entries.values())
-        found = entries[0].package.report.get(REPORT)
+        entries = executable.entries
+        found = entries["decode"].package.report.get(REPORT) if {*entries} == {"decode", "prefill"} else None
         if found is None:
             raise PackageError("the package is no language model", stage="load", hint="see tilewright.llm.load_model")
         self.architecture: str = found["architecture"]
         self.limits = Limits(**found["limits"])
         self._snapshots = frozenset(found["snapshots"])
-        self._names = [t.name for t in entries[0].inputs]
-        self._decode, self._prefill = (executable.entries[n] for n in ("decode", "prefill"))
+        self._decode, self._prefill = entries["decode"], entries["prefill"]
+        self._names = [t.name for t in self._decode.inputs]
 
     def step(self, batch: Batch) -> Result:
         """Run the model. InputError for arrays that do not fit together, or numbers that lead outside of the cache."""
@@ -217,7 +218,8 @@ def load_model(
     cache: bool = True,
     progress: Hook | None = None,
 ) -> CompiledRunner:
-    """The model in a folder of Hugging Face (config.json, safetensors), or in a package that `save` wrote.
+    """The model in a folder of Hugging Face (config.json, safetensors), in a GGUF file (the first of its parts), or in
+    a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
     together; None: four sequences of full length. cache: keep the compiled program on disk, so that a second start
@@ -258,7 +260,13 @@ def source_of(path: str | os.PathLike[str]) -> Source | None:
     if where.is_dir():
         return FolderSource(where)
     if not where.is_file():
-        raise UsageError(f"there is no model at {path}", hint="a folder of Hugging Face, or a package (.tw)")
+        raise UsageError(
+            f"there is no model at {path}", hint="a folder of Hugging Face, a GGUF file, or a package (.tw)"
+        )
+    if where.suffix == ".gguf":
+        from .gguf.model import GgufSource
+
+        return GgufSource(where)
     return None
 
 

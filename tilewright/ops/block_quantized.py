@@ -113,7 +113,7 @@ def _check_weights(
             if own is not None:
                 raise OpError(f"an inner {name} needs a {name}")
             continue
-        if outer.dtype != POWERS:
+        if outer.dtype not in (POWERS, "i8"):  # all numbers of 8 bits are i8 at level 3
             need("float", outer)
         if own is None:
             need_shape(name, outer, w.shape[:2])

@@ -30,7 +30,7 @@ ARITY: dict[str, int] = dict.fromkeys(CASTS, 1) | dict.fromkeys(
         "minui", "ipowi", "mulhsi",
     ],
     2,
-) | dict.fromkeys(["select", "guard", "fma"], 3) | {"dot2": 4, "dot4": 5}  # fmt: skip
+) | dict.fromkeys(["select", "guard", "fma"], 3) | {"dot2": 4, "dot4": 5, "table4": 5}  # fmt: skip
 ARITY |= {f"cmpi.{p}": 2 for p in CMPI} | {f"cmpf.{p}": 2 for p in CMPF}
 
 _BINARY: dict[type, str] = {ast.Mult: "muli", ast.FloorDiv: "floordivsi", ast.Mod: "remsi"}

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from ..schedule.machine import DotProduct
 from ..support.errors import CompileError
-from . import emulated_dot_products
+from . import byte_tables, emulated_dot_products
 
 if TYPE_CHECKING:
     from .processor import Processor
 
 _FILES = tuple(sorted(Path(__file__).parent.glob("*/instructions.py")))
 #: the files that decide the bodies
-SOURCES = (Path(__file__), *_FILES, Path(emulated_dot_products.__file__))
+SOURCES = (Path(__file__), *_FILES, Path(emulated_dot_products.__file__), Path(byte_tables.__file__))
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,20 @@ def with_definitions(text: str, processor: Processor) -> str:
     """LLVM IR with the declarations of our functions replaced by their definitions for a processor."""
     if "@tw_" not in text:
         return text
-    wanted = re.findall(r"^declare [^\n]*@(tw_(?:mulhsi|dot)_\w+)\([^\n]*$", text, flags=re.M)
+    wanted = re.findall(r"^declare [^\n]*@(tw_(?:mulhsi|dot|table)_\w+)\([^\n]*$", text, flags=re.M)
     if not wanted:
         return text
-    text = re.sub(r"^declare [^\n]*@tw_(?:mulhsi|dot)_\w+\([^\n]*\n", "", text, flags=re.M)
-    return text + "\n" + "\n".join(_definition(name, processor) for name in wanted)
+    text = re.sub(r"^declare [^\n]*@tw_(?:mulhsi|dot|table)_\w+\([^\n]*\n", "", text, flags=re.M)
+    made = "\n".join(_definition(name, processor) for name in wanted).splitlines()
+    declared = dict.fromkeys(x for x in made if x.startswith("declare "))  # two functions may use one instruction
+    return "\n".join([text, *declared, *(x for x in made if x not in declared)]) + "\n"
 
 
 def _definition(name: str, processor: Processor) -> str:
     if name.startswith(emulated_dot_products.PREFIX):
         return emulated_dot_products.definition(name, processor.arch, processor.features)
+    if name.startswith(byte_tables.PREFIX):
+        return byte_tables.definition(name, processor.arch, processor.features)
     found = instruction(name)
     if found is not None and (found.dot is not None or found.there(processor)):
         return found.definition.replace("@NAME", f"@{name}")

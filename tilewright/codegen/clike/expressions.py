@@ -407,8 +407,8 @@ class ExprWriter:
             return f"{self.helper(f'{name}_{operand}')}({self.expr(e.args[0])})", ATOM
         if name == "bitcast":
             return self.bitcast(e, operand)
-        if name == "dot4":
-            return f"{self.helper('dot4_i32')}({', '.join(self.expr(a) for a in e.args)})", ATOM
+        if name in ("dot4", "table4"):
+            return f"{self.helper(f'{name}_i32')}({', '.join(self.expr(a) for a in e.args)})", ATOM
         if name in CASTS:
             return self.converted(name, self.expr(e.args[0], ATOM), operand, e.dtype), ATOM
         if not e.dtype.startswith("i"):

@@ -108,6 +108,12 @@ HELPERS: dict[str, Helper] = {
         "uint32_t u = (uint32_t)w;\n    return (int32_t)(u & 255u) * a + (int32_t)(u >> 8 & 255u) * b\n"
         "        + (int32_t)(u >> 16 & 255u) * c + (int32_t)(u >> 24) * d;",
     ),
+    "table4_i32": _one_line(
+        "int32_t tw_table4_i32(int32_t w, int32_t a, int32_t b, int32_t c, int32_t d)",
+        "uint32_t t[4] = {(uint32_t)a, (uint32_t)b, (uint32_t)c, (uint32_t)d}, u = (uint32_t)w, found = 0u;\n"
+        "    for (uint32_t i = 0u; i < 32u; i += 8u) {\n        uint32_t at = u >> i & 15u;\n"
+        "        found |= (t[at >> 2] >> 8u * (at & 3u) & 255u) << i;\n    }\n    return (int32_t)found;",
+    ),
     "mulhsi_i32": _one_line(
         "int32_t tw_mulhsi_i32(int32_t a, int32_t b)", "return (int32_t)(((int64_t)a * (int64_t)b) >> 32);"
     ),

@@ -5,7 +5,8 @@ instruction:
     for l in vector(16): for q in unroll(4, notes={'dot': NAME}): acc[l] += x[k*4 + q] * w[k, l, q]
 
 ``dot4(w, a, b, c, d)`` is such a sum for a word of four bytes, ``acc[l] += dot4(w[l], x[k], x[k+1], x[k+2], x[k+3])``:
-``@tw_dot_words7_N`` (bytes of 7 bits at most in w) or ``@tw_dot_words8_N`` for N lanes (0: a scalar).
+``@tw_dot_words7_N`` (bytes of 7 bits at most in w) or ``@tw_dot_words8_N`` for N lanes (0: a scalar). ``table4(w, t0,
+t1, t2, t3)`` looks up the bytes of a word in a table of sixteen (``@tw_table_N``).
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from .values import Value, accumulated
 
 
 class ByteProducts(Part):
-    """Takes loops with the note ``dot``; ``dot4`` and ``mulhsi``."""
+    """Takes loops with the note ``dot``; ``dot4``, ``table4`` and ``mulhsi``."""
 
     takes = (For,)
 
     @property
     def operations(self) -> Mapping[str, Handler]:
-        return {"mulhsi": self._upper_word, "dot4": lambda e, _: self._add(e, Value(self.text.const(0, "i32"), "i32"))}
+        return {
+            "mulhsi": self._upper_word,
+            "dot4": lambda e, _: self._add(e, Value(self.text.const(0, "i32"), "i32")),
+            "table4": self._of_table,
+        }
 
     def improves(self, t: Target) -> bool:
         v = t.value
@@ -46,13 +51,21 @@ class ByteProducts(Part):
         args, width = self.text.even([emit(a) for a in e.args])
         return self.text.call(f"tw_mulhsi_{width}", args, Value("", "i32", width))
 
+    def _of_table(self, e: Op, emit: Callable[[Expr], Value]) -> Value:
+        word, parts = emit(e.args[0]), [x.value for x in e.args[1:] if isinstance(x, Const)]
+        if len(parts) != 4:
+            raise CompileError("the numbers of a table are not constants", stage="emit")
+        table = self.text.at_first(f"arith.constant dense<{[int(x) for x in parts]}> : vector<4xi32>")
+        found = Value("", "i32", word.width)
+        return self.text.call(f"tw_table_{word.width}", [word, Value(table, "i32", 4)], found)
+
     def _add(self, e: Op, acc: Value) -> Value:
         """``acc + dot4(w, x0, x1, x2, x3)``."""
         word = self.core.expr(e.args[0])
         args, width = self.text.even([acc, word, self._four_bytes(e.args[1:])])
-        mask = e.args[0].args[1] if isinstance(e.args[0], Op) and e.args[0].op == "andi" else None
-        small = isinstance(mask, Const) and mask.value >= 0 and mask.value & 0x80808080 == 0
-        return self.text.call(f"tw_dot_words{7 if small else 8}_{width}", args, Value("", "i32", width))
+        return self.text.call(
+            f"tw_dot_words{7 if _seven_bits(e.args[0]) else 8}_{width}", args, Value("", "i32", width)
+        )
 
     def _four_bytes(self, parts: tuple[Expr, ...]) -> Value:
         """Four signed bytes as a word: read at once where they lie side by side, the same for all lanes."""
@@ -150,3 +163,13 @@ class ByteProducts(Part):
         whole = trip == depth or x.buffer in self.core.nest.packs
         mask = None if whole else self.text.first_lanes(trip or 0, depth)
         return self.text.read(self.buffers[x.buffer], base, Value("", "i8", depth), mask)
+
+
+def _seven_bits(word: Expr) -> bool:
+    """Whether the upper bits of all bytes of a word are known to be zero."""
+    if not isinstance(word, Op) or word.op not in ("andi", "ori"):
+        return False
+    if word.op == "ori":
+        return all(map(_seven_bits, word.args))
+    mask = word.args[1]
+    return isinstance(mask, Const) and mask.value >= 0 and mask.value & 0x80808080 == 0

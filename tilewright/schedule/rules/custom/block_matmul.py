@@ -1,279 +1,435 @@
-"""Products with weights in blocks of a few bits (`ops/block_quantized.py`): weights are read once for a tile of rows
-and unpacked in registers.
+"""Products with weights in blocks of a few bits (`ops/block_quantized.py`), from one layout for any number of rows.
 
 Weights are laid out so that neighbouring lanes have neighbouring columns and a tile's words lie one after the other:
-``w[tile of columns][block][word][vector][lane]``. For each tile of columns (shared among threads), tile of rows, block:
+``w[tile of columns][block][word][vector][lane]``. The tile depends on the machine and on the columns, not on the rows.
+For each tile of columns (shared among threads) a few rows take numbers as they are unpacked in registers:
 
-    for word: for number in word: u[n] = unpacked(w[n]);  for m: acc[m, n] += x[m, k] * u[n]       # f32, or bytes: i32
-    for m: total[m, n] += acc[m, n] * scale[n]                                     # bytes: * scale of x, zero corrected
+    for block: for word: u = unpacked(w);  for m: acc[m] += x[m, k] * u
 
-A number of b bits becomes a float without a conversion: its bits are put behind the point of 2**b, which is subtracted
-with the zero point.
+and more of them from memory of the first cache, in which a part of the depth is unpacked at once:
+
+    for part: numbers = unpacked(w of the part);  for rows of m: for k: acc[m] += x[m, k] * numbers[k];  total[m] += acc
+
+Where it is known at run time only how many rows there are, each number of a few rows has its code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from ....support.errors import CompileError
-from ....support.sizes import is_open, surely, typical
+from ....support.sizes import highest, is_open, lowest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
-from ...nest import Alloc, For, Pack, Stmt, loop, seq, store
+from ...nest import Alloc, For, If, Seq, Stmt, loop, seq, store
 from .. import Choose, Direct, direct
-from .nests import Access, add, index, mul
+from .block_weights import Weights
+from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
-#: operations of the code that is emitted, in multiply-adds: to unpack a number (or word), and for one of x that several
-#: vectors share
-UNPACK_OPERATIONS, SPREAD_OPERATIONS = 1.0, 0.25
-#: the widest tiles that are tried, in vectors
-MAX_VECTORS = 4
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Rows, columns, blocks, words of a block, and bits of a number; lanes of a vector."""
-
-    rows: int
-    columns: int
-    blocks: int
-    words: int
-    bits: int
-    width: int
-
-    @property
-    def block(self) -> int:
-        return self.words * 32 // self.bits
-
-    @property
-    def vectors(self) -> int:
-        return -(-self.columns // self.width)
+#: rows that take numbers as they are unpacked
+FEW = 4
+#: vectors of a tile of columns
+VECTORS = 2
+#: the part of the first cache that unpacked numbers may take
+SHARE = 2
 
 
 class Product:
     """One product as a loop nest: the parts that f32 and bytes share.
 
-    `total` is a row's sum for each column, `acc` that within a block.
+    `total` is a row's sum for each column. Names of loops and buffers end with a `tag` for each way of computing rows.
     """
 
+    #: bytes of a number that is unpacked
+    number_bytes = 4
+    #: numbers of a lane that are unpacked together
+    group = 1
     kind = F32
-    #: registers that a vector of columns takes beside its sums, and others that the tile takes
-    beside, others = 3, 3
 
-    def __init__(self, kernel: Kernel, machine: Machine, choose: Choose, operands: tuple[int, int, int]) -> None:
+    def __init__(self, kernel: Kernel, machine: Machine, choose: Choose, first: int) -> None:
         self.read = Access(kernel)
         self.kernel, self.machine = kernel, machine
-        weights, scale, zero = operands
-        self.w, self.scale = self.read.operand(weights), self.read.operand(scale)
-        self.zero = self.read.opaque.operands[zero] if len(self.read.opaque.operands) > zero else None
-        self.out = self.read.opaque.results[0]
-        (rows, columns), (_, blocks, words) = self.read.shape(self.out), self.read.shape(self.w)
-        bits = int(self.read.opaque.attributes["bits"])
-        if any(self.read.opaque.operands[zero + 1 :]) or bits in (5, 6):
-            raise CompileError("weights of two levels or 5 and 6 bits have no kernel yet", stage="schedule")
-        width = min(lanes(machine), 1 << max(columns - 1, 0).bit_length())
-        self.s = Sizes(rows, columns, blocks, words, bits, width)
-        fitting = self.tiles()
-        best = min(fitting, key=lambda t: (self.cost(*t), t))
-        self.height, self.vectors = choose("tile", fitting, best)
+        self.weights = Weights(self.read, first)
+        self.x, self.out = self.read.operand(0), self.read.opaque.results[0]
+        self.rows, self.columns = self.read.shape(self.out)
+        self.lanes = min(lanes(machine), 1 << max(self.columns - 1, 0).bit_length())
+        self.tiles = -(-self.columns // self.lanes)
+        self.vectors = min(VECTORS, self.tiles)
+        self.width = self.vectors * self.lanes
+        self.height = choose("rows", tuple(range(1, 13)), self.high())
 
-    # ---- the tile ----
-
-    def tiles(self) -> list[tuple[int, int]]:
-        """(rows, vectors) of the tiles that fit the registers, rows in equal parts where it is known how many."""
-        found, rows = set(), typical(self.s.rows)
-        for v in range(1, min(MAX_VECTORS, self.s.vectors) + 1):
-            room = (self.machine.vector_registers - self.others) // v - self.beside
-            for most in range(1, max(min(room, rows, self.machine.aligned_rows), 1) + 1):
-                if not is_open(self.s.rows):
-                    found.add((-(-rows // -(-rows // most)), v))
-                elif self.s.vectors % v == 0 and (self.fits(most, v) or most == 1):
-                    found.add((most, v))  # the last rows are computed apart: that takes whole tiles in registers
-        return sorted(found)
-
-    def cost(self, height: int, vectors: int) -> float:
-        """What one number of every column takes for all rows and columns, in multiply-adds."""
-        tiles = -(-typical(self.s.rows) // height)
-        each = (
-            max(height * vectors, self.machine.fma.in_flight)
-            + UNPACK_OPERATIONS * vectors
-            + (SPREAD_OPERATIONS * height if vectors > 1 else 0)
-        )
-        return tiles * -(-self.s.vectors // vectors) * each
+    def high(self) -> int:
+        """Rows of a tile of many."""
+        raise NotImplementedError
 
     # ---- places ----
 
     @property
     def lane(self) -> Expr:
         """The column within a tile."""
-        return Var("c") * self.s.width + Var("l")
+        return Var("c") * self.lanes + Var("l")
 
     @property
     def n(self) -> Expr:
-        at: Expr = Var("nt") * (self.vectors * self.s.width) + self.lane
-        return at
-
-    @property
-    def m(self) -> Expr:
-        at: Expr = Var("mt") * self.height + Var("r")
+        at: Expr = Var("nt") * self.width + self.lane
         return at
 
     def over_columns(self, body: Stmt, *, whole: bool = True) -> Stmt:
         """`body` for the columns of a tile; all lanes, or (not `whole`) only those that there are."""
-        s, v = self.s, self.vectors
-        left = index(s.vectors) - Var("nt") * v
-        count = index(v) if s.vectors % v == 0 else minimum(v, left)
-        lane: Expr = index(s.width)
-        if not whole and s.columns % s.width:
-            lane = minimum(s.width, index(s.columns) - (Var("nt") * v + Var("c")) * s.width)
-        return For("c", count, For("l", lane, body, "vector", s.width), "unroll")
+        count, lane = index(self.vectors), index(self.lanes)
+        if not whole and self.columns % self.width:
+            count = minimum(self.vectors, index(self.tiles) - Var("nt") * self.vectors)
+            if self.columns % self.lanes:
+                lane = minimum(self.lanes, index(self.columns) - (Var("nt") * self.vectors + Var("c")) * self.lanes)
+        return For("c", count, For("l", lane, body, "vector", self.lanes), "unroll")
 
-    def over_tile(self, body: Stmt, *, whole: bool = True) -> Stmt:
-        left = index(self.s.rows) - Var("mt") * self.height
-        whole_tiles = surely(lambda: self.s.rows % self.height == 0)
-        count = index(self.height) if whole_tiles else minimum(self.height, left)
-        return For("r", count, self.over_columns(body, whole=whole), "unroll")
+    def over_tile(self, height: int, tag: str, body: Stmt, *, whole: bool = True) -> Stmt:
+        return For(f"r{tag}", index(height), self.over_columns(body, whole=whole), "unroll")
+
+    def sums(self, name: str, height: int, tag: str, dtype: str) -> tuple[Buffer, Load]:
+        """Sums of a tile in registers, and the one at hand."""
+        buffer = Buffer(name + tag, (height, self.width), dtype, "register")
+        return buffer, Load(buffer.name, (Var(f"r{tag}"), self.lane), dtype)
+
+    def vector(self, name: str, tag: str, dtype: str = F32) -> tuple[Buffer, Load]:
+        """What a column has in registers."""
+        buffer = Buffer(name + tag, (self.width,), dtype, "register")
+        return buffer, Load(buffer.name, (self.lane,), dtype)
 
     # ---- the nest ----
 
     def build(self) -> Direct:
-        total, at = self.tile("total", F32), (Var("r"), self.lane)
-        now = Load("total", at, F32)
+        most = highest(self.rows)
+        made: Stmt = self.many() if most > FEW else Seq(())
+        count = index(self.rows)
+        for few in reversed(range(max(lowest(self.rows), 1), min(most, FEW) + 1)):
+            here = self.few(few)
+            made = here if made == Seq(()) else If(Op("cmpi.slt", (count, index(few + 1)), "i1"), here, made)
+        if most and not lowest(self.rows):
+            made = If(Op("cmpi.slt", (index(0), count), "i1"), made)
+        nest = self.prepared(loop("nt", -(-self.tiles // self.vectors) if most else 0, made, "thread"))
+        return Direct(nest, self.weights.packs((self.vectors, self.lanes)))
+
+    def prepared(self, nest: Stmt) -> Stmt:
+        """The nest behind what every thread computes once."""
+        return nest
+
+    def ahead(self, b: Expr, blocks: int) -> tuple[tuple[str, Expr], ...]:
+        """Hints that ask for the words of the block that is so many behind b."""
+        w = self.weights
+        assert w.w is not None
+        if w.w not in self.kernel.constants:
+            return ()
+        size, line = self.width * w.block * w.bits // 32, self.machine.line_bytes // 4
+        first = (Var("nt") * w.blocks + (b + blocks)) * size
+        return tuple((w.w, first + i) for i in range(0, size, line))
+
+    def few(self, height: int) -> Stmt:
+        """The rows from the first on, as many as `height`."""
+        tag = f"_{height}"
+        total, now = self.sums("total", height, tag, F32)
         body = seq(
-            self.over_tile(store("total", at, Const(0.0, F32), "start")),
-            loop("b", self.s.blocks, self.block_sum(now, at)),
-            self.over_tile(self.read.write(self.out, (self.m, self.n), now, "out"), whole=False),
+            self.over_tile(height, tag, store(total.name, now.indices, Const(0.0, F32), "start")),
+            self.unpacked_at_once(height, tag, now),
+            self.over_tile(height, tag, self.read.write(self.out, (Var(f"r{tag}"), self.n), now, "out"), whole=False),
         )
-        rows = loop("mt", -(-self.s.rows // self.height), Alloc(total, body))
-        nest = loop("nt", -(-self.s.vectors // self.vectors), rows, "thread")
-        return Direct(nest, self.packs())
+        return Alloc(total, body)
 
-    def tile(self, name: str, dtype: str) -> Buffer:
-        """Sums of a tile: in registers where those of the block leave room."""
-        scope = "register" if name != "total" or self.fits(self.height, self.vectors) else "local"
-        return Buffer(name, (self.height, self.vectors * self.s.width), dtype, scope)
+    def many(self) -> Stmt:
+        """All rows, however many: a part of the depth is unpacked, then used for all of them."""
+        w = self.weights
+        part = max(self.machine.l1_bytes // SHARE * self.group // (self.number_bytes * self.width * w.block), 1)
+        part = min(-(-part // self.span) * self.span, w.blocks)
+        total = Buffer("totals", (self.rows, self.width), F32, "local")
+        numbers = Buffer("numbers", (part * w.block // self.group, self.width), self.kind, "local")
+        now = Load(total.name, (Var("row"), self.lane), F32)
+        count = index(part) if w.blocks % part == 0 else minimum(part, index(w.blocks) - Var("part") * part)
+        tiles, rest = self.rows // self.height, self.rows % self.height
+        last: Stmt = Seq(())
+        for few in reversed(range(1, highest(rest) + 1) if is_open(rest) else [rest] if rest else []):
+            here = self.of_part(few, f"_l{few}", index(tiles * self.height), part, count)
+            last = here if last == Seq(()) else If(Op("cmpi.slt", (index(rest), index(few + 1)), "i1"), here, last)
+        if is_open(rest):
+            last = If(Op("cmpi.slt", (index(0), index(rest)), "i1"), last)
+        sums = seq(
+            loop("mt", tiles, self.of_part(self.height, "_m", Var("mt") * self.height, part, count)),
+            None if last == Seq(()) else last,
+        )
+        body = seq(self.unpack(part, count), sums)
+        for buffer in (numbers, *self.parameters(part)):
+            body = Alloc(buffer, body)
+        return Alloc(total, seq(
+            loop("row", self.rows, self.over_columns(store(total.name, now.indices, Const(0.0, F32), "start"))),
+            loop("part", -(-w.blocks // part), body),
+            loop("row", self.rows, self.over_columns(
+                self.read.write(self.out, (Var("row"), self.n), now, "out"), whole=False)),
+        ))  # fmt: skip
 
-    def fits(self, height: int, vectors: int) -> bool:
-        """Whether both sums of a tile are in registers."""
-        needed = 2 * height * vectors + (self.beside - 1) * vectors + self.others
-        return needed <= self.machine.vector_registers
+    @property
+    def span(self) -> int:
+        """Blocks of weights that a part of the depth has a multiple of."""
+        return 1
 
-    def packs(self) -> tuple[Pack, ...]:
-        factors, blocks = (self.vectors, self.s.width), []
-        for name, rank in ((self.w, 3), (self.scale, 2), (self.zero, 2)):
-            if name is not None and name in self.kernel.constants:
-                splits = (factors, *[()] * (rank - 1))
-                blocks.append(Pack(name, splits, (0, *range(3, 2 + rank), 1, 2)))
-        return tuple(blocks)
+    def over_units(self, tag: str, block: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
+        """Statements for the numbers of a block, laid out for those of a unit."""
+        unit = self.weights.unit
+        return loop(f"i{tag}", block // unit, seq(*[body(Var(f"i{tag}"), g) for g in range(unit // self.group)]))
 
-    def column(self, name: str) -> Expr:
-        """A parameter of the block for each column, as f32."""
-        buffer = self.kernel.buffer(name)
-        at = (self.n, Var("b"))
-        if buffer.dtype == "i8":
-            return Op("sitofp", (Op("extui", (Load(name, at, "i8"),), I32),), F32)
-        return self.read.read(name, at)
-
-    def word(self) -> Expr:
-        return Load(self.w, (self.n, Var("b"), Var("i")), I32)
-
-    def block_sum(self, now: Expr, at: tuple[Expr, ...]) -> Stmt:
-        """The sums within a block, added to the totals with their scales."""
+    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
+        """Adds to `now` the products with numbers as they are unpacked."""
         raise NotImplementedError
+
+    def parameters(self, part: int) -> list[Buffer]:
+        """Buffers for what blocks of a part have beside numbers."""
+        raise NotImplementedError
+
+    def unpack(self, part: int, count: Expr) -> Stmt:
+        """Fills the buffers of a part with `count` blocks."""
+        raise NotImplementedError
+
+    def of_part(self, height: int, tag: str, first: Expr, part: int, count: Expr) -> Stmt:
+        """Adds to the totals of `height` rows the products with the numbers of a part."""
+        raise NotImplementedError
+
+    def with_totals(self, height: int, tag: str, first: Expr, body: Callable[[Load], Stmt]) -> Stmt:
+        """`body` with the totals of some rows in registers."""
+        total, now = self.sums("total", height, tag, F32)
+        kept = Load("totals", (first + Var(f"r{tag}"), self.lane), F32)
+        return Alloc(total, seq(
+            self.over_tile(height, tag, store(total.name, now.indices, kept, "bring")),
+            body(now),
+            self.over_tile(height, tag, store(kept.buffer, kept.indices, now, "keep")),
+        ))  # fmt: skip
 
 
 class FloatProduct(Product):
-    """Of f32 with the numbers of the words as f32."""
+    """Of f32, with dequantized weights."""
 
     def __init__(self, kernel: Kernel, machine: Machine, choose: Choose) -> None:
-        super().__init__(kernel, machine, choose, (1, 2, 3))
-        self.x = self.read.operand(0)
+        super().__init__(kernel, machine, choose, 1)
 
-    def block_sum(self, now: Expr, at: tuple[Expr, ...]) -> Stmt:
-        s = self.s
-        acc = Load("acc", at, F32)
-        each = 32 // s.bits
-        steps: list[Stmt] = []
-        for part in range(each):
-            x = Load(self.x, (self.m, Var("b") * s.block + Var("i") * each + part), F32)
-            numbers = self.over_columns(store("numbers", (self.lane,), self.number(part), "unpack"))
-            product = mul(x, Load("numbers", (self.lane,), F32))
-            steps += [numbers, self.over_tile(store("acc", at, add(acc, product), "sum"))]
-        body = seq(
-            self.over_tile(store("acc", at, Const(0.0, F32), "clear")),
-            loop("i", s.words, Alloc(Buffer("numbers", (self.vectors * s.width,), F32, "register"), seq(*steps))),
-            self.over_tile(store("total", at, add(now, mul(acc, Load("scales", (self.lane,), F32))), "scale")),
-        )
-        scales = store("scales", (self.lane,), self.column(self.scale), "scales")
-        width = self.vectors * s.width
-        if self.zero is not None:
-            zero = add(self.column(self.zero), Const(float(1 << s.bits), F32))
-            body = Alloc(
-                Buffer("zeros", (width,), F32, "register"),
-                seq(self.over_columns(store("zeros", (self.lane,), zero, "zeros")), body),
-            )
-        return Alloc(
-            Buffer("scales", (width,), F32, "register"),
-            Alloc(self.tile("acc", F32), seq(self.over_columns(scales), body)),
-        )
+    def high(self) -> int:
+        room = (self.machine.vector_registers - 1) // self.vectors - 1
+        return max(min(room, self.machine.aligned_rows), 1)
 
-    def number(self, part: int) -> Expr:
-        """A number of the word less its zero point. Bits q behind the point of 2**bits are the float 2**bits + q."""
-        bits = self.s.bits
-        shift = 23 - bits - 8 * (part % 4) - bits * (part // 4)
-        word = self.word()
-        if shift:
-            word = Op("shli" if shift > 0 else "shrui", (word, Const(abs(shift), I32)), I32)
-        fraction = Op("andi", (word, Const(((1 << bits) - 1) << 23 - bits, I32)), I32)
-        raised = Op("bitcast", (Op("ori", (fraction, Const(127 + bits << 23, I32)), I32),), F32)
-        half = Const(float((1 << bits) + (1 << bits - 1)), F32)
-        zero: Expr = half if self.zero is None else Load("zeros", (self.lane,), F32)
-        return Op("subf", (raised, zero), F32)
+    def scaled(self, tag: str, b: Expr, body: Callable[[Callable[[Expr, int], Expr]], Stmt]) -> Stmt:
+        """`body` with a function that gives a number of block b as a weight: ``raised * scale + least``."""
+        w = self.weights
+        (scales, scale), (leasts, least) = self.vector("scale", tag), self.vector("least", tag)
+        shift: Expr = Const(float((1 << w.byte_bits) + w.centre), F32)
+        if w.zero is not None:
+            shift = add(w.zeros(self.n, b), Const(float(1 << w.byte_bits), F32))
+        below = Op("negf", (mul(shift, scale),), F32)
+        if w.minimum is not None:
+            below = Op("subf", (below, w.minima(self.n, b)), F32)
+        made = seq(
+            self.over_columns(store(scales.name, scale.indices, w.scales(self.n, b), "scales")),
+            self.over_columns(store(leasts.name, least.indices, below, "leasts")),
+            body(lambda i, t: Op("fma", (w.raised(self.n, b, i, t), scale, least), F32)),
+        )
+        return Alloc(scales, Alloc(leasts, made))
+
+    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
+        w, b = self.weights, Var(f"b{tag}")
+        held, number = self.vector("number", tag)
+
+        def block(weight: Callable[[Expr, int], Expr]) -> Stmt:
+            def one(i: Expr, t: int) -> Stmt:
+                x = Load(self.x, (Var(f"r{tag}"), b * w.block + i * w.unit + t), F32)
+                return seq(
+                    self.over_columns(store(held.name, number.indices, weight(i, t), "unpack")),
+                    self.over_tile(height, tag, store(now.buffer, now.indices, add(now, mul(x, number)), "sum")),
+                )
+
+            return Alloc(held, self.over_units(tag, w.block, one))
+
+        return loop(b.name, w.blocks, self.scaled(tag, b, block))
+
+    def parameters(self, part: int) -> list[Buffer]:
+        return []
+
+    def unpack(self, part: int, count: Expr) -> Stmt:
+        w, b = self.weights, Var("bu")
+
+        def block(weight: Callable[[Expr, int], Expr]) -> Stmt:
+            def one(i: Expr, t: int) -> Stmt:
+                at = (b * w.block + i * w.unit + t, self.lane)
+                return self.over_columns(store("numbers", at, weight(i, t), "unpack"))
+
+            return self.over_units("u", w.block, one)
+
+        here = Var("part") * part + b
+        return For(b.name, count, self.scaled("_u", here, block), prefetch=self.ahead(here, part))
+
+    def of_part(self, height: int, tag: str, first: Expr, part: int, count: Expr) -> Stmt:
+        w, k = self.weights, Var(f"k{tag}")
+
+        def body(now: Load) -> Stmt:
+            x = Load(self.x, (first + Var(f"r{tag}"), Var("part") * (part * w.block) + k), F32)
+            product = mul(x, Load("numbers", (k, self.lane), F32))
+            one = self.over_tile(height, tag, store(now.buffer, now.indices, add(now, product), "sum"))
+            return For(k.name, count * w.block, one)
+
+        return self.with_totals(height, tag, first, body)
 
 
 class ByteProduct(Product):
     """Of rows quantized by block: four bytes of a word at once, summed in i32."""
 
+    group, kind = 4, I32
+
     def __init__(self, kernel: Kernel, machine: Machine, choose: Choose) -> None:
-        super().__init__(kernel, machine, choose, (3, 4, 5))
-        self.x, self.xscale, self.sums = (self.read.operand(i) for i in range(3))
+        super().__init__(kernel, machine, choose, 3)
+        self.xscale, self.xsums = self.read.operand(1), self.read.operand(2)
 
-    def block_sum(self, now: Expr, at: tuple[Expr, ...]) -> Stmt:
-        s, b, zero = self.s, Var("b"), None
-        width = self.vectors * s.width
-        acc = Load("acc", at, I32)
-        total = Load(self.sums, (self.m, b), I32)
-        if self.zero is None:
-            start: Expr = Op("muli", (total, Const(-(1 << s.bits - 1), I32)), I32)
-        else:
-            less = Op("subi", (Const(0, I32), Op("extui", (Load(self.zero, (self.n, b), "i8"),), I32)), I32)
-            zero = self.over_columns(store("zeros", (self.lane,), less, "zeros"))
-            start = Op("muli", (Load("zeros", (self.lane,), I32), total), I32)
-        scale = mul(Load("scales", (self.lane,), F32), Load(self.xscale, (self.m, b), F32))
-        words = loop("i", s.words, seq(*[self.products(part, acc, at) for part in range(8 // s.bits)]))
-        body = seq(
-            self.over_columns(store("scales", (self.lane,), self.column(self.scale), "scales")),
-            zero,
-            self.over_tile(store("acc", at, start, "clear")),
-            words,
-            self.over_tile(store("total", at, add(now, mul(Op("sitofp", (acc,), F32), scale)), "scale")),
-        )
-        body = Alloc(Buffer("scales", (width,), F32, "register"), Alloc(self.tile("acc", I32), body))
-        return body if zero is None else Alloc(Buffer("zeros", (width,), I32, "register"), body)
+    def high(self) -> int:
+        return 6 if self.machine.many_registers else 3
 
-    def products(self, part: int, acc: Expr, at: tuple[Expr, ...]) -> Stmt:
-        """Those of the numbers in one part of every byte of a word."""
-        bits = self.s.bits
-        word = self.word()
-        if part:
-            word = Op("shrui", (word, Const(bits * part, I32)), I32)
-        if bits < 8:
-            word = Op("andi", (word, Const(((1 << bits) - 1) * 0x01010101, I32)), I32)
-        k = Var("b") * self.s.block + Var("i") * (32 // bits) + part * 4
-        x = [Load(self.x, (self.m, k + j), "i8") for j in range(4)]
-        return self.over_tile(store("acc", at, Op("addi", (acc, Op("dot4", (word, *x), I32)), I32), "sum"))
+    @property
+    def span(self) -> int:
+        """Blocks of weights in a block of x."""
+        return self.weights.blocks // self.read.shape(self.xscale)[1]
+
+    def prepared(self, nest: Stmt) -> Stmt:
+        """Sums of x times what all numbers of the weights are too large by, and times the scales of x."""
+        w, m = self.weights, Var("row")
+        made = {}
+        if w.zero is None and w.centre:
+            made["starts"] = lambda b: Op("muli", (Load(self.xsums, (m, b), I32), Const(-w.centre, I32)), I32)
+        if w.minimum is not None:
+            made["wholes"] = self.whole
+        for name, value in made.items():
+            buffer = Buffer(name, (self.rows, w.blocks), value(Var("b")).dtype, "local")
+            fill = vector_loop(
+                "b", w.blocks, w.blocks, lanes(self.machine), lambda b, n=name, v=value: store(n, (m, b), v(b), n)
+            )
+            nest = Alloc(buffer, seq(loop("row", self.rows, fill), nest))
+        return nest
+
+    def whole(self, b: Expr) -> Expr:
+        """The sum of a block of x, times its scale where that is a block of weights."""
+        m = Var("row")
+        total = Op("sitofp", (Load(self.xsums, (m, b), I32),), F32)
+        return mul(total, Load(self.xscale, (m, b), F32)) if self.span == 1 else total
+
+    def columns_of_block(self, b: Expr) -> dict[str, Expr]:
+        """What a column has for a block, and its dtype: the scale, the minimum, the zero point."""
+        w = self.weights
+        found = {"scale": w.scales(self.n, b)}
+        if w.minimum is not None:
+            found["least"] = w.minima(self.n, b)
+        if w.zero is not None:
+            found["zero"] = w.whole_zeros(self.n, b)
+        return found
+
+    def block(
+        self, height: int, tag: str, m: Expr, b: Expr, now: Load, given: dict[str, Load],
+        products: Callable[[Load], Stmt],
+    ) -> Stmt:  # fmt: skip
+        """Adds block b to `now`: `products` sums those of bytes."""
+        w = self.weights
+        acc, own = self.sums("acc", height, tag, I32)
+        start: Expr = Load("starts", (m, b), I32) if w.centre else Const(0, I32)
+        if "zero" in given:
+            less = Op("subi", (Const(0, I32), given["zero"]), I32)
+            start = Op("muli", (less, Load(self.xsums, (m, b), I32)), I32)
+        scale: Expr = given["scale"]
+        if self.span == 1:
+            scale = mul(scale, Load(self.xscale, (m, b), F32))
+        new = add(now, mul(Op("sitofp", (own,), F32), scale))
+        if "least" in given:
+            new = Op("subf", (new, mul(given["least"], Load("wholes", (m, b), F32))), F32)
+        return Alloc(acc, seq(
+            self.over_tile(height, tag, store(acc.name, own.indices, start, "clear")),
+            products(own),
+            self.over_tile(height, tag, store(now.buffer, now.indices, new, "scale")),
+        ))  # fmt: skip
+
+    def blocks(
+        self, height: int, tag: str, m: Expr, first: Expr, count: Expr, now: Load, one: Callable[[Expr, Load], Stmt]
+    ) -> Stmt:
+        """`one` for `count` blocks from `first` on: what it adds to, with the scales of x where that has not been
+        done."""
+        b, inner = Var(f"b{tag}"), Var(f"s{tag}")
+        if self.span == 1:
+            return For(b.name, count, one(b, now))
+        part, own = self.sums("span", height, tag, F32)
+        xscale = Load(self.xscale, (m, first // self.span + b), F32)
+        return For(b.name, count // self.span, Alloc(part, seq(
+            self.over_tile(height, tag, store(part.name, own.indices, Const(0.0, F32), "clear_span")),
+            loop(inner.name, self.span, one(b * self.span + inner, own)),
+            self.over_tile(height, tag, store(now.buffer, now.indices, add(now, mul(own, xscale)), "scale_span")),
+        )))  # fmt: skip
+
+    def dot(self, height: int, tag: str, m: Expr, k: Expr, word: Expr, own: Load) -> Stmt:
+        x = [Load(self.x, (m, k + j), "i8") for j in range(4)]
+        product = Op("addi", (own, Op("dot4", (word, *x), I32)), I32)
+        return self.over_tile(height, tag, store(own.buffer, own.indices, product, "sum"))
+
+    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
+        w, m = self.weights, Var(f"r{tag}")
+
+        def one(b: Expr, into: Load) -> Stmt:
+            values = self.columns_of_block(b)
+            held = {name: self.vector(name, tag, x.dtype) for name, x in values.items()}
+
+            def products(own: Load) -> Stmt:
+                def four(i: Expr, g: int) -> Stmt:
+                    k = b * w.block + i * w.unit + 4 * g
+                    return self.dot(height, tag, m, k, w.four(self.n, b, i, g), own)
+
+                return self.over_units(tag, w.block, four)
+
+            body = seq(
+                *[self.over_columns(store(held[n][0].name, (self.lane,), x, n)) for n, x in values.items()],
+                self.block(height, tag, m, b, into, {n: x for n, (_, x) in held.items()}, products),
+            )
+            for buffer, _ in held.values():
+                body = Alloc(buffer, body)
+            return body
+
+        return self.blocks(height, tag, m, index(0), index(w.blocks), now, one)
+
+    def parameters(self, part: int) -> list[Buffer]:
+        values = self.columns_of_block(index(0))
+        return [Buffer(f"{name}s", (part, self.width), x.dtype, "local") for name, x in values.items()]
+
+    def unpack(self, part: int, count: Expr) -> Stmt:
+        w, b = self.weights, Var("bu")
+        here = Var("part") * part + b
+
+        def four(i: Expr, g: int) -> Stmt:
+            at = ((b * w.block + i * w.unit) // 4 + g, self.lane)
+            return self.over_columns(store("numbers", at, w.four(self.n, here, i, g), "unpack"))
+
+        values = self.columns_of_block(here)
+        return For(b.name, count, seq(
+            *[self.over_columns(store(f"{name}s", (b, self.lane), x, name)) for name, x in values.items()],
+            self.over_units("u", w.block, four),
+        ), prefetch=self.ahead(here, part))  # fmt: skip
+
+    def of_part(self, height: int, tag: str, first: Expr, part: int, count: Expr) -> Stmt:
+        w, m = self.weights, first + Var(f"r{tag}")
+        start = Var("part") * part
+
+        def one(b: Expr, into: Load) -> Stmt:
+            given = {n: Load(f"{n}s", (b, self.lane), x.dtype) for n, x in self.columns_of_block(b).items()}
+
+            def products(own: Load) -> Stmt:
+                g = Var(f"i{tag}")
+                word: Expr = Load("numbers", (b * (w.block // 4) + g, self.lane), I32)
+                if w.byte_bits < 8 and not self.machine.dot_products:  # fewer instructions for bytes of 7 bits
+                    word = Op("andi", (word, Const(0x7F7F7F7F, I32)), I32)
+                k = (start + b) * w.block + g * 4
+                return loop(g.name, w.block // 4, self.dot(height, tag, m, k, word, own))
+
+            return self.block(height, tag, m, start + b, into, given, products)
+
+        def body(now: Load) -> Stmt:
+            return self.blocks(height, tag, m, start, count, now, one)
+
+        return self.with_totals(height, tag, first, body)
 
 
 @direct("block_matmul", writes_once=True, reuses=True)
