@@ -53,7 +53,7 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class Plan:
     """What a program is made for: see `Limits`; `context` and `tokens` as there, `dtype` of the cache, `precision` of
-    products ("f32", or "bf16" for activations too)."""
+    products: see `layers.linear.linear`."""
 
     context: int = 4096
     sequences: int = 16
@@ -62,7 +62,7 @@ class Plan:
     pages: int = 1024
     snapshots: int = 64
     dtype: str = "bf16"
-    precision: str = "f32"
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("context", "sequences", "page_length", "pages"):
@@ -70,7 +70,7 @@ class Plan:
                 raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
         if self.tokens <= DECODE_TOKENS:
             raise UsageError(f"a step takes more than {DECODE_TOKENS} tokens, not {self.tokens}")
-        for name, allowed in (("dtype", ("f32", "bf16", "f16")), ("precision", ("f32", "bf16"))):
+        for name, allowed in (("dtype", ("f32", "bf16", "f16")), ("precision", ("auto", "f32", "bf16"))):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
 
@@ -221,7 +221,7 @@ def load_model(
     sequences: int = 16,
     cache_tokens: int | None = None,
     cache_dtype: str = "bf16",
-    precision: str = "f32",
+    precision: str = "auto",
     tokens: int = 512,
     page_length: int = 16,
     snapshots: int = 64,
