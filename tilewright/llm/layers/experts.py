@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ...ir.types import Type
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)
