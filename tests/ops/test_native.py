@@ -187,6 +187,7 @@ def test_every_operator_is_tested():
     # tests/targets/test_split_attention.py those that passes make for machines with a grid of blocks
     elsewhere = {"tree_leaves", "quantize_blocks", "block_matmul", "integer_block_matmul", "write_quantized_pages"}
     elsewhere |= {"attention_parts", "paged_attention_parts", "attention_join"}
+    elsewhere |= {"expert_block_matmul", "expert_integer_block_matmul"}  # tests/llm/test_recurrent_ops.py
     elsewhere |= {"if", "loop", "yield"}  # tests/unit/graph/test_control_flow.py
     assert set(OPERATORS) - set(SAMPLES) - set(NO_NATIVE_PATH) == {"constant", *elsewhere}
 
