@@ -149,7 +149,7 @@ def _tensors(checkpoint: Checkpoint, c: dict, arch: str) -> dict[str, np.ndarray
     made, experts = {}, {}
     for name, tensor in checkpoint.tensors.items():
         if one := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
-            of = f"{one[1]}.{one[3]}".replace("mixer.experts", "mlp.experts")
+            of = f"{one[1]}.{one[3]}".replace("backbone", "model").replace("mixer", "mlp")
             experts.setdefault(of, {})[int(one[2])] = np.asarray(tensor, np.float32)
             continue
         for n, array in _changed(name, np.asarray(tensor, np.float32), c, arch):
