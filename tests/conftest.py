@@ -116,6 +116,14 @@ def quick_ceilings():
     ceilings._TIMES, ceilings._SECONDS, ceilings._LARGEST, ceilings._QUIET = 1, 0.002, 8 << 20, 0.0
 
 
+@pytest.fixture(scope="session", autouse=True)
+def many_processors():
+    """Programs run with as many threads as tests ask for, on machines with fewer cores too."""
+    from tilewright.targets.cpu import device
+
+    device.usable_cores = lambda: 64
+
+
 @pytest.fixture(scope="session")
 def kernel():
     """A function from symbol and arith operation to the level-5 text of a kernel."""

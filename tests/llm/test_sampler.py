@@ -60,7 +60,7 @@ def test_draws_are_distributed_as_they_should_be():
                 s.seed = i
             else:
                 s.tokens.append(0)
-            counts[choose(logits, [Row(s, [])])[0].token] += 1
+            counts[choose(logits, [Row(s, [])], [0])[0].token] += 1
         assert not counts[p == 0].any()
         want = 10000 * p[p > 0]
         assert np.sum((counts[p > 0] - want) ** 2 / want) < 25.7  # 5 degrees of freedom
@@ -78,9 +78,9 @@ def test_penalties_bias_and_mask():
     np.testing.assert_allclose(got[[0, 1, 4]], [1.0, -4.0, 3.0])
     np.testing.assert_allclose(got[2:4], [0.5 - 0.25 - 1.0, 0.25 - 0.25 - 0.5])
     mask = np.array([True, True, False, False, False])
-    assert choose(x[None], [Row(s, [], mask)])[0].token == 0
-    assert choose(x[None], [Row(s, [], mask & False)])[0].error
-    assert choose(np.full((1, 5), np.nan, np.float32), [Row(s, [])])[0].error
+    assert choose(x[None], [Row(s, [], mask)], [0])[0].token == 0
+    assert choose(x[None], [Row(s, [], mask & False)], [0])[0].error
+    assert choose(np.full((1, 5), np.nan, np.float32), [Row(s, [])], [0])[0].error
 
 
 def test_logprobs():

@@ -319,11 +319,7 @@ def test_parameters():
         tw.compile(small_cnn()[0], target="wasm:relaxed=maybe")
 
 
-def test_states_and_open_sizes_are_refused():
-    nodes = [node("Add", "x s", "y")]
-    made = model(nodes, [value("x", (4,)), value("s", (4,))], [value("y", (4,))])
-    with pytest.raises(UnsupportedError, match="'wasm' has no states"):
-        tw.compile(made, target="wasm", states={"s": "y"})
+def test_open_sizes_are_refused():
     made = model([node("Relu", "x", "y")], [value("x", ("n", 4))], [value("y", ("n", 4))])
     with pytest.raises(UnsupportedError, match="open"):
         tw.compile(made, target="wasm", inputs={"x": (tw.Dim("n", 1, 8), 4)})
@@ -370,3 +366,43 @@ def test_who_runs_alone_waits_for_nobody(compile_digits):
     assert "call void @barrier" not in alone and "i64 %tid, i64 %n)\n" not in alone
     assert together.count("call void @barrier") == barrier_count(program) > 2
     assert described(False).define("call float @llvm.fma.f32(") == "call float @llvm.fmuladd.f32("
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_states_stay_in_its_memory(here, threads):
+    """One state is written in place, of the other both buffers are needed; the processor says what is right."""
+    nodes = [
+        node("ScatterElements", "cache rows x", "next", axis=0),
+        node("Slice", "past one end zero", "rest"),
+        node("Concat", "rest x", "present", axis=0),
+        node("ReduceMean", "present zero", "mean", keepdims=0),
+        node("Add", "next mean", "y"),
+    ]
+    constants = {"zero": np.array([0]), "one": np.array([1]), "end": np.array([5])}
+    inputs = [value("x", (1, 32)), value("rows", (1, 32), TensorProto.INT64)]
+    inputs += [value("cache", (4, 32)), value("past", (5, 32))]
+    outputs = [value("y", (4, 32)), value("next", (4, 32)), value("present", (5, 32))]
+    made, states = model(nodes, inputs, outputs, constants), {"cache": "next", "past": "present"}
+    runs = [tw.compile(made, states=states, target=t, threads=threads) for t in ("cpu", "wasm")]
+    assert "past: f32[5, 32] <- present, two buffers" in str(runs[1])
+
+    def step(i):
+        rng = np.random.default_rng(i)
+        given = rng.standard_normal((1, 32)).astype(np.float32), np.full((1, 32), i % 4)
+        found = [run(*given)[0] for run in runs]
+        assert np.abs(found[0] - found[1]).max() < 1e-5
+
+    for i in range(3):
+        step(i)
+    for run in runs:
+        run.states["cache"] = 2 * run.states["cache"]
+        run.states["past"][1:3] = 7
+    for i in range(3):
+        step(i + 3)
+    for name in states:
+        assert np.abs(runs[0].states[name] - runs[1].states[name]).max() < 1e-5
+    for run in runs:
+        run.reset()
+        assert not any(run.states[n].any() for n in states)
+    step(6)
+    runs[1].close()

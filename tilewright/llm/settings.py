@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..support.errors import UnsupportedError
@@ -70,25 +70,33 @@ class Settings:
                 hint="they might change what the model computes; take those out that do not",
             )
 
-    def layer_kinds(self, count: int, default: str = "full_attention") -> tuple[str, ...]:
-        """``layer_types``, one a layer."""
-        kinds = tuple(self.get("layer_types", [default] * count))
-        if len(kinds) != count:
-            raise UnsupportedError(f"config.json has {len(kinds)} layer_types for {count} layers", stage="import")
-        return kinds
+    def layer_kinds(self, usual: Sequence[str]) -> Sequence[str]:
+        """``layer_types``, one a layer; `usual` where there are none."""
+        kinds = self.get("layer_types", usual)
+        if len(kinds) != len(usual):
+            raise UnsupportedError(f"config.json has {len(kinds)} layer_types for {len(usual)} layers", stage="import")
+        return list(kinds)
 
-    def rope(self, depth: int, *, kind: str | None = None, theta: float = 10000.0, partial: float = 1.0) -> Rope:
+    def rope(self, depth: int, *, kind: str | None = None, theta: float = 10000.0, local: float | None = None) -> Rope:
         """The rotary embedding for heads of `depth` numbers: of ``rope_parameters`` (for layers of this kind, where it
-        has several), or of ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor``."""
+        has several), or of ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor``. With `local` these layers
+        have that base and no scaling, unless ``rope_parameters`` has their kind."""
         given = dict(self.get("rope_parameters") or self.get("rope_scaling") or {})
-        if kind is not None and isinstance(given.get(kind), Mapping):
-            given = dict(given[kind])
-        self.ignore("rope_scaling", "rope_parameters")
-        theta = given.pop("rope_theta", None) or self.get("rope_theta", theta)
-        share = given.pop("partial_rotary_factor", None) or self.get("partial_rotary_factor", partial)
+        self.ignore("rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor")
+        nested = any(isinstance(v, Mapping) for v in given.values())
+        if nested and kind is None:
+            raise UnsupportedError(
+                f"config.json of this {self.kind} model has rotary positions by kinds of layers: {', '.join(given)}",
+                stage="import",
+            )
+        if nested:
+            given = dict(given.get(kind) or {})
+        elif local is not None:
+            return Rope(depth, float(local))
+        base = given.pop("rope_theta", None) or (local if nested else None) or self.get("rope_theta", theta)
+        share = given.pop("partial_rotary_factor", None) or self.get("partial_rotary_factor", 1.0)
         context, original = self.get("max_position_embeddings", 0), self.get("original_max_position_embeddings")
-        scaling = scaling_of(given, int(context), original, self.kind)
-        return Rope(int(depth * share), float(theta), scaling=scaling)
+        return Rope(int(depth * share), float(base), scaling=scaling_of(given, int(context), original, self.kind))
 
 
 def scaling_of(given: Mapping[str, Any], context: int, original: int | None, model: str) -> Scaling | None:
@@ -98,7 +106,8 @@ def scaling_of(given: Mapping[str, Any], context: int, original: int | None, mod
     rest = dict(given)
     kind = rest.pop("rope_type", None) or rest.pop("type", None) or "default"
     rest.pop("type", None)
-    original = int(rest.pop("original_max_position_embeddings", None) or original or context)
+    original = int(original or rest.pop("original_max_position_embeddings", None) or context)
+    rest.pop("original_max_position_embeddings", None)
 
     def take(name: str, default: float) -> float:
         value = rest.pop(name, None)
@@ -124,9 +133,7 @@ def scaling_of(given: Mapping[str, Any], context: int, original: int | None, mod
         rounded = bool(rest.pop("truncate", True))
         made = Scaling("yarn", factor, original, fast=fast, slow=slow, rounded=rounded, attention=attention)
     elif kind in ("longrope", "su"):
-        # with the original length given, a factor in the scaling is a matter of the lengths
         factor = take("factor", context / original)
-        factor = context / original if context > original else factor
         usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         lists = [tuple(map(float, rest.pop(n))) for n in ("short_factor", "long_factor")]
         made = Scaling(

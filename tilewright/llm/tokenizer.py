@@ -26,7 +26,8 @@ class Tokenizer:
     tokens: special tokens by the names that templates use, as ``bos_token``.
     eos: tokens that end a text.
     templates: chat templates by name; "default", and "tool_use" for requests with tools where there is one.
-    add_bos, add_eos: whether a prompt begins, ends with such a token; None: as hf has it.
+    add_bos, add_eos: whether a prompt begins, ends with such a token; None: as hf has it. (Of tokenizer_config.json
+    they are not read where there is a tokenizer.json: `transformers` 5 goes by that alone.)
 
     >>> from tokenizers import Tokenizer as HF, models
     >>> t = Tokenizer(HF(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])), {}, frozenset())
@@ -152,13 +153,14 @@ class Tokenizer:
         return list(_steps(state["decoder"] or state.get("pre_tokenizer")))
 
     def _token_bytes(self, token: int) -> bytes:
-        if token in self.added:
-            return self.added[token].encode()
-        text = self.hf.id_to_token(token)
+        added = token in self.added
+        text = self.added[token] if added else self.hf.id_to_token(token)
         if text is None:
             return b""
         for step in self._decoders:
             kind = step["type"]
+            if added and kind not in ("Replace", "Metaspace"):
+                continue
             if kind == "ByteLevel":
                 return b"".join(_BYTE_OF[c] if c in _BYTE_OF else c.encode() for c in text)
             if kind == "ByteFallback" and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
@@ -203,9 +205,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     if isinstance(config.get("extra_special_tokens"), dict):
         named |= config["extra_special_tokens"]
     tokens = {k: _content(v) for k, v in named.items() if k.endswith("_token") and _content(v) is not None}
-    flags = [config.get(key) for key in ("add_bos_token", "add_eos_token")]
-    add_bos, add_eos = (None, None) if flags == [None, None] else map(bool, flags)
-    return Tokenizer(hf, tokens, _eos(folder, hf, tokens), _templates(folder, config), add_bos, add_eos)
+    return Tokenizer(hf, tokens, _eos(folder, hf, tokens), _templates(folder, config))
 
 
 def _hf_tokenizer(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -243,7 +243,7 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     old = _json(folder / "chat_template.json").get("chat_template")
     if isinstance(old, str):
         made["default"] = old
-    files = [*sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    files = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     made |= {f.stem: f.read_text(encoding="utf-8") for f in files}
     if (folder / "chat_template.jinja").exists():
         made["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from ..ir.types import Type
 from ..support.dtypes import wide
 from ..support.errors import OpError
 from .common import fits, need, need_shape, same_dtype
+from .write_quantized_pages import bits_of, rotated, rotation, unquantized
 
 
 class RaggedAttention(Operator):
@@ -24,6 +25,9 @@ class RaggedAttention(Operator):
 
     Without v the values are the first `width` numbers of the keys (multi-head latent attention in absorbed form).
 
+    Keys and values of i8 have `k_scales` and `v_scales` [P, L, Hk], as `write_quantized_pages` makes them of 8 or 4
+    bits a number. These are rotated; then so is q, and the result is rotated back.
+
     Opaque: the direct kernel reads pages where they lie; `decompose` gathers them.
 
     ``"tw.ragged_attention"(%q, %k, %v, %table, %starts, %lengths) {scale = 1.25e-01} : (tensor<6x8x64xf32>,
@@ -34,12 +38,12 @@ class RaggedAttention(Operator):
 
     @staticmethod
     def infer(
-        q, k, v=None, table=None, starts=None, lengths=None, sinks=None,
+        q, k, v=None, table=None, starts=None, lengths=None, sinks=None, k_scales=None, v_scales=None,
         *, scale: float, window: int = 0, softcap: float = 0.0, width: int = 0,
     ):  # fmt: skip
         if table is None or starts is None or lengths is None:
             raise OpError("needs table, starts and lengths")
-        need("float", q, k, v, sinks)
+        need("float", q, sinks, k_scales, v_scales)
         if v is not None:
             same_dtype(k, v)
         if q.rank != 3 or k.rank != 4 or (v is not None and v.rank != 4):
@@ -47,10 +51,13 @@ class RaggedAttention(Operator):
         if v is not None and not fits(v.shape[:3], k.shape[:3]):
             raise OpError(f"pages of v {v} differ from those of k {k}")
         heads, shared, depth = q.shape[1], k.shape[2], q.shape[2]
-        if not fits((depth,), k.shape[3:]) or shared == 0 or (None not in (heads, shared) and heads % shared):
-            raise OpError(f"heads {heads} x {depth} of q do not fit the {shared} x {k.shape[3]} of k")
+        if shared == 0 or (None not in (heads, shared) and heads % shared):
+            raise OpError(f"{heads} heads of q do not share the {shared} of k")
         if (v is None) != (width > 0) or (depth is not None and width > depth):
             raise OpError(f"without v, width says how much of k [..., {depth}] the values are; got {width}")
+        bits = _numbers(k, v, k_scales, v_scales, depth)
+        if bits and width and depth is not None and width % rotation(depth):
+            raise OpError(f"the first {width} of {depth} numbers are not rotated among themselves")
         for name, t in (("table", table), ("starts", starts), ("lengths", lengths)):
             if t.dtype != "i32":
                 raise OpError(f"{name} is of i32, got {t}")
@@ -61,11 +68,19 @@ class RaggedAttention(Operator):
         ):
             raise OpError(f"starts of {table.shape[0]} sequences are one more, got {starts}")
         need_shape("sinks", sinks, (heads,))
-        return Type((q.shape[0], heads, v.shape[3] if v is not None else width), q.dtype)
+        if v is None:
+            return Type((q.shape[0], heads, width), q.dtype)
+        return Type((q.shape[0], heads, None if v.shape[3] is None else v.shape[3] * (2 if bits == 4 else 1)), q.dtype)
 
     @staticmethod
-    def reference(q, k, v, table, starts, lengths, sinks=None, *, scale, window, softcap, width):
+    def reference(
+        q, k, v, table, starts, lengths, sinks=None, k_scales=None, v_scales=None, *, scale, window, softcap, width
+    ):
         dtype = np.float64 if q.dtype == np.float64 else np.float32
+        if k_scales is not None:
+            deep = None if v is None else v.shape[3] * q.shape[2] // k.shape[3]
+            k = rotated(unquantized(k, k_scales, q.shape[2]).astype(dtype))
+            v = v if v is None else rotated(unquantized(v, v_scales, deep).astype(dtype))
         v = k[..., :width] if v is None else v
         out = np.zeros((*q.shape[:2], v.shape[3]), dtype)
         group = q.shape[1] // k.shape[2]
@@ -92,7 +107,11 @@ class RaggedAttention(Operator):
         return out.astype(q.dtype)
 
     @staticmethod
-    def decompose(b, q, k, v, table, starts, lengths, sinks=None, *, scale, window, softcap, width):
+    def decompose(
+        b, q, k, v, table, starts, lengths, sinks=None, k_scales=None, v_scales=None, *, scale, window, softcap, width
+    ):
+        if k_scales is not None:
+            raise OpError("pages with scales have a loop nest only")
         acc, (tokens, heads, depth), (_, length, shared, _), (count, pages) = (
             wide(q.dtype), q.shape, k.shape, table.shape,
         )  # fmt: skip
@@ -140,6 +159,22 @@ class RaggedAttention(Operator):
         weights = b.reshape(weights, (tokens, shared, heads // shared, pages * length))
         out = b.contract("thgj,thjd->thgd", weights, values, dtype=acc)
         return b.cast_tensor(b.reshape(out, (tokens, heads, width or v.shape[3])), q.dtype)
+
+
+def _numbers(k, v, k_scales, v_scales, depth: int | None) -> int:
+    """Bits of a number of keys and values with scales, 0 of floats; OpError if they do not fit."""
+    scaled = k_scales is not None
+    if scaled != (v_scales is not None) and v is not None:
+        raise OpError("keys and values both have scales, or none of them")
+    if scaled != (k.dtype == "i8"):
+        raise OpError(f"pages of i8 have scales, others none; got {k}")
+    need_shape("k_scales", k_scales, k.shape[:3])
+    need_shape("v_scales", v_scales, k.shape[:3])
+    if scaled:
+        return bits_of(k, depth)
+    need("float", k, v)
+    need_shape("k", k, (*k.shape[:3], depth))
+    return 0
 
 
 __all__ = ["RaggedAttention"]

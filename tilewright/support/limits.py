@@ -15,7 +15,8 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
-    """The number of cores this process may use: its affinity mask, and the share of time its control groups have.
+    """The number of cores this process may use: the affinity mask of this thread (the cpuset of a control group is in
+    it), and the share of time its control groups have. Both may change while it runs; asking reads a few small files.
 
     >>> usable_cores() >= 1
     True
@@ -37,7 +38,6 @@ def free_memory() -> int | None:
     return max(0, min(found)) if found else None
 
 
-@lru_cache(maxsize=1)
 def cpu_quota() -> float | None:
     """Cores' worth of time that the control groups allow, None if they do not limit it."""
     quotas = []
@@ -58,17 +58,24 @@ _MEMORY = (
 def _groups(controller: str, names: tuple[tuple[str, ...], ...]) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The folders of this process's groups and of those around them, with the names of their files: of version 2, and
     of version 1, whose controllers have trees of their own. In a container the tree may begin at its own group."""
-    for line in _read(SELF).splitlines():
+    return ((folder, names[old]) for folder, old in _folders(_read(SELF), ROOT, controller))
+
+
+@lru_cache(maxsize=8)
+def _folders(member: str, root: Path, controller: str) -> tuple[tuple[Path, bool], ...]:
+    """The folders, and whether they are of version 1, by what the system says in which groups the process is."""
+    found: dict[Path, bool] = {}
+    for line in member.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
-        for tree in (ROOT / c for c in (controllers, controller)) if controllers else (ROOT, ROOT / "unified"):
+        for tree in (root / c for c in (controllers, controller)) if controllers else (root, root / "unified"):
             inner = tree / group.strip("/")
             if tree.is_dir() and ".." not in inner.parts:
-                yield from (
-                    (p, names[bool(controllers)]) for p in (inner, *inner.parents) if p == tree or tree in p.parents
-                )
+                around = (p for p in (inner, *inner.parents) if p == tree or tree in p.parents)
+                found |= dict.fromkeys(around, bool(controllers))
+    return tuple(found.items())
 
 
 def _room(folder: Path, limit: str, use: str, reclaimable: str) -> int | None:

@@ -19,7 +19,7 @@ from tilewright.support.errors import InputError, UsageError
 from tilewright.targets.cpu.description import describe_arm, describe_x86, host
 from tilewright.targets.cpu.device import _teams
 from tilewright.targets.cpu.entry import entry_llvm
-from tilewright.targets.cpu.program import WAITED, barriers, program_llvm, runtime_llvm
+from tilewright.targets.cpu.program import DUE, WAITED, barriers, program_llvm, runtime_llvm
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_the_program_compiles_for_other_systems(small_package, triple):
     listing = assembly(runtime_llvm(describe(triple, ()), timed=False, swaps=False), describe(triple, ()))
     assert ("isb" if "x86" not in triple else "pause") in listing
     assert ("cntvct" if "x86" not in triple else "rdtsc") in listing.lower()
-    assert "tw_run" in assembly(entry_llvm(WAITED), describe(triple, ()))
+    assert "tw_run" in assembly(entry_llvm(WAITED, DUE), describe(triple, ()))
 
 
 # ---- barriers ----

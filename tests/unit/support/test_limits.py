@@ -16,7 +16,6 @@ def groups(tmp_path, monkeypatch):
     monkeypatch.setattr(limits.os, "process_cpu_count", lambda: 16, raising=False)
 
     def make(member, **files):
-        limits.cpu_quota.cache_clear()
         (tmp_path / "self").write_text(member)
         (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   16777216 kB\n")
         for name, content in files.items():
@@ -24,8 +23,7 @@ def groups(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
 
-    yield make
-    limits.cpu_quota.cache_clear()
+    return make
 
 
 G = 1 << 30
@@ -76,6 +74,19 @@ def test_control_groups(groups, monkeypatch, member, files, cores, memory):
     assert options.get("TILEWRIGHT_JOBS") == max(1, min(cores, memory // options.JOB_BYTES))
     monkeypatch.delenv("TILEWRIGHT_THREADS", raising=False)
     assert options.get("TILEWRIGHT_THREADS") == cores
+
+
+def test_a_limit_that_changes_while_the_process_runs(groups, monkeypatch):
+    """Of a group around its own, of either version, and of the affinity mask, in which the cpuset is."""
+    groups("3:cpuset:/\n2:cpu:/a/b\n0::/c/d\n", **{"unified/c/d/cpu.max": "400000 100000\n"})
+    assert limits.usable_cores() == 4
+    groups("3:cpuset:/\n2:cpu:/a/b\n0::/c/d\n", **{"unified/c/cpu.max": "250000 100000\n"})
+    assert limits.usable_cores() == 3
+    files = {"cpu/a/cpu.cfs_quota_us": "20000\n", "cpu/a/cpu.cfs_period_us": "10000\n"}
+    groups("2:cpu:/a/b\n0::/c/d\n", **files)
+    assert limits.usable_cores() == 2 and limits.cpu_quota() == 2.0
+    monkeypatch.setattr(limits.os, "process_cpu_count", lambda: 1)
+    assert limits.usable_cores() == 1
 
 
 def test_without_any_description(groups, tmp_path):

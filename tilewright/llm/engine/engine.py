@@ -8,18 +8,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ...support.errors import TilewrightError, UsageError
 from ..batch import Result, Runner
-from ..request import FinishReason, Request, Sampling
+from ..request import FinishReason, Grammar, Request, Sampling
 from . import sampler
 from .cache import Cache
+from .drafts import Drafter
+from .grammar import GrammarError, Grammars
 from .metrics import Metrics
-from .scheduler import Part, Scheduler
+from .scheduler import Part, Scheduler, batch_of
 from .sequence import Sequence
+from .speculator import Speculator
 from .stream import Stream
 
 T = TypeVar("T")
@@ -35,6 +39,9 @@ class Engine:
     tokenizer: gives `token_bytes(id)` and `eos`; None: no text, only tokens, and no token ends a request but those of
     `stop_tokens`. queue: how many requests may wait. step_tokens: most tokens of a step; fewer make the time between
     two tokens of a text shorter while others' prompts are read. patience: seconds that a point of priority is worth.
+    lookup: drafts from a request's own text; shared_lookup: also from texts of other requests; drafter: another source
+    (`drafts.DraftModel`); draft_tokens: most tokens of a draft, 0 for none. Drafts never change what is chosen, and are
+    as long as pays by what steps have cost so far. start: False leaves the steps to the caller, by `_iterate`.
 
         with Engine(runner, tokenizer) as engine:
             for piece in engine.submit(Request(tokenizer.encode("Once upon"), Sampling(max_tokens=20))):
@@ -49,12 +56,21 @@ class Engine:
         queue: int = 256,
         step_tokens: int | None = None,
         patience: float = 10.0,
+        lookup: bool = True,
+        shared_lookup: bool = False,
+        drafter: Drafter | None = None,
+        draft_tokens: int = 15,
+        start: bool = True,
     ) -> None:
         self.runner, self.tokenizer, self.limits, self.queue = runner, tokenizer, runner.limits, queue
         self.patience = patience
         self.cache = Cache(runner)
         self._metrics = Metrics()
-        self._scheduler = Scheduler(self.cache, self.limits, step_tokens or self.limits.tokens, self._preempted)
+        self._scheduler = Scheduler(self.cache, step_tokens or self.limits.tokens, self._moved)
+        self._speculator = Speculator(lookup, shared_lookup, drafter, draft_tokens)
+        self._grammars = Grammars(tokenizer, self.limits.vocabulary) if tokenizer is not None else None
+        self._compilers = ThreadPoolExecutor(1, "tilewright-grammar")
+        self._compiling = 0
         self._changed = threading.Condition()
         self._inbox: deque[Sequence] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -62,7 +78,8 @@ class Engine:
         self._closing = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="tilewright-engine", daemon=True)
-        self._thread.start()
+        if start:
+            self._thread.start()
 
     # --- from any thread
 
@@ -86,18 +103,41 @@ class Engine:
         with self._changed:
             if self._closing:
                 raise UsageError("the engine is closed")
-            if len(self._inbox) + len(self._scheduler.waiting) >= self.queue:
+            if len(self._inbox) + len(self._scheduler.waiting) + self._compiling >= self.queue:
                 self._metrics.add("requests_refused")
                 raise QueueFull(f"{self.queue} requests wait already", hint="try again later")
             self._metrics.add("requests")
-            self._inbox.append(sequence)
-            self._changed.notify_all()
+            if sampling.grammar is None:
+                self._inbox.append(sequence)
+                self._changed.notify_all()
+            else:
+                self._compiling += 1
+                self._compilers.submit(self._compile, sequence, sampling.grammar)
         return Stream(sequence.mailbox, lambda: self._cancel(sequence))
+
+    def _compile(self, sequence: Sequence, grammar: Grammar) -> None:
+        """In a thread of its own, as it may take long; a grammar that fails ends its request."""
+        error = ""
+        try:
+            if self._grammars is None:
+                raise UsageError("a grammar needs a tokenizer")
+            sequence.matcher = self._grammars.compile(grammar)
+        except Exception as failed:
+            error = str(failed)
+        with self._changed:
+            self._compiling -= 1
+            if error:
+                self._metrics.add("requests_failed")
+            elif not self._closing:
+                self._inbox.append(sequence)
+                self._changed.notify_all()
+                return
+        sequence.send("", finish_reason="error" if error else "cancelled", error=error)
 
     def metrics(self) -> dict[str, Any]:
         """Counters (numbers that only grow), what is so now (numbers), and histograms: {"bounds", "counts" (one more:
         what is above), "sum", "count"}."""
-        waiting = len(self._inbox) + len(self._scheduler.waiting)
+        waiting = len(self._inbox) + len(self._scheduler.waiting) + self._compiling
         return {
             **self._metrics.value(),
             "running": len(self._scheduler.running),
@@ -115,7 +155,9 @@ class Engine:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is None:  # was never started
+            self._end()
+        elif self._thread is not threading.current_thread():
             self._thread.join(timeout)
             if self._thread.is_alive():
                 raise TilewrightError(f"a step of the model did not end within {timeout} s", stage="serve")
@@ -171,6 +213,13 @@ class Engine:
             return 0
         return room - len(ids) if sampling.max_tokens is None else sampling.max_tokens
 
+    def _moved(self, sequence: Sequence, admitted: bool) -> None:
+        """A sequence has got its room, or lost it."""
+        if not admitted:
+            self._metrics.add("preemptions")
+        elif not sequence.generated:
+            self._metrics.histograms["queue_seconds"].add(time.monotonic() - sequence.arrived)
+
     def _cancel(self, sequence: Sequence) -> None:
         with self._changed:
             sequence.cancelled = True
@@ -180,126 +229,182 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    while not (self._closing or self._inbox or self._calls or self._busy()):
-                        self._changed.wait()
-                    arrived = list(self._inbox)
-                    self._inbox.clear()
-                    calls = list(self._calls)
-                    self._calls.clear()
-                    for sequence in arrived:
-                        self._scheduler.add(sequence)
-                for call in calls:
-                    call()
-                if self._closing:
-                    return
-                self._sweep()
-                self._step()
+            while self._iterate():
+                pass
         except BaseException as error:  # a fault of the engine itself: nobody may wait for ever
             self._failure = error
             raise
         finally:
-            with self._changed:
-                self._closing = True
-                everyone = [*self._inbox, *(s for _, s in self._scheduler.waiting), *self._scheduler.running]
-                calls = list(self._calls)
-            for sequence in everyone:
-                reason: FinishReason = "cancelled" if self._failure is None else "error"
-                self._finish(sequence, reason, error="" if self._failure is None else f"the engine: {self._failure}")
-            for call in calls:
-                call()
+            self._end()
+
+    def _iterate(self, wait: bool = True) -> bool:
+        """Take what has come, and run a step. False: the engine is to end."""
+        with self._changed:
+            while wait and not (self._closing or self._inbox or self._calls or self._busy()):
+                self._changed.wait()
+            arrived, calls = list(self._inbox), list(self._calls)
+            self._inbox.clear()
+            self._calls.clear()
+            for sequence in arrived:
+                self._scheduler.add(sequence)
+        for call in calls:
+            call()
+        if self._closing:
+            return False
+        for s in [*self._scheduler.running, *(s for _, s in self._scheduler.waiting)]:
+            if s.cancelled:
+                self._finish(s, "cancelled")
+        self._step()
+        return True
 
     def _busy(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
 
-    def _sweep(self) -> None:
-        """End what was cancelled."""
-        for s in [*self._scheduler.running, *(s for _, s in self._scheduler.waiting)]:
-            if s.cancelled:
+    def _end(self) -> None:
+        with self._changed:
+            self._closing = True
+            everyone = [*self._inbox, *(s for _, s in self._scheduler.waiting), *self._scheduler.running]
+            self._inbox.clear()
+            calls = list(self._calls)
+        for s in everyone:
+            if self._failure is None:
                 self._finish(s, "cancelled")
-
-    def _preempted(self, sequence: Sequence) -> None:
-        self._metrics.add("preemptions")
+            else:
+                s.send("", finish_reason="error", error=f"the engine failed: {self._failure}")
+        for call in calls:
+            call()
+        self._compilers.shutdown(wait=False, cancel_futures=True)
 
     def _step(self) -> None:
+        began = time.monotonic()
         parts = self._scheduler.plan()
         if not parts:
             return
+        self._speculator.draft(parts, self._scheduler.step_tokens - sum(p.count for p in parts))
+        drafted = time.monotonic()
         for part in parts:
-            value = part.sequence.value
-            assert value is not None
-            self.cache.keep_chunk(value, part.count, self._scheduler.boundaries(part))
-        began = time.monotonic()
-        batch = self._scheduler.batch(parts)
+            self._room_for_drafts(part)
+        batch = batch_of(parts, self.cache)
         try:
             result = self.runner.step(batch)
         except Exception as error:
             for part in parts:
-                self._finish(part.sequence, "error", error=f"the model: {error}", valid=False)
+                self._finish(part.sequence, "error", error=f"the model failed: {error}", valid=False)
             return
         now = time.monotonic()
         self._metrics.add("steps")
         self._metrics.add("step_tokens", len(batch.tokens))
-        self._metrics.histograms["step_seconds"].add(now - began)
-        self._metrics.histograms["step_tokens_of_one"].add(len(batch.tokens))
+        self._metrics.histograms["step_seconds"].add(now - drafted)
+        self._metrics.histograms["tokens_of_a_step"].add(len(batch.tokens))
         self._settle(parts, result, now)
+        self._speculator.cost.add(len(batch.tokens), (time.monotonic() - drafted) * 1e3)
+        self._metrics.histograms["overhead_seconds"].add(time.monotonic() - now + drafted - began)
+
+    def _room_for_drafts(self, part: Part) -> None:
+        """Pages and snapshots for the drafts of a part, as many as there are; and snapshots for the rest."""
+        value = part.value
+        if not part.drafts:
+            self.cache.keep_chunk(value, part.count, self._scheduler.boundaries(part))
+            return
+        length = value.length + part.count
+        if not self.cache.reserve(value, length + len(part.drafts)):
+            part.drafts = part.drafts[: len(value.table) * self.cache.page_length - length]
+        if part.count > 1 and self.cache.hybrid:  # a chunk of a prompt wants its snapshots elsewhere
+            part.drafts = []
+            self._room_for_drafts(part)
+            return
+        part.drafts = part.drafts[: max(self.cache.keep_each(value, part.count + len(part.drafts)) - part.count, 0)]
 
     def _settle(self, parts: list[Part], result: Result, now: float) -> None:
         """What came out of a step goes to its requests."""
-        rows, at = [], []
+        rows: list[sampler.Row] = []
+        at: list[int] = []
+        mine: list[tuple[Part, int, int]] = []
         for part in parts:
-            if part.rows and not part.sequence.request.embed:
+            s, base = part.sequence, part.value.length + part.count
+            begun = len(rows)
+            if s.request.sampling.prompt_logprobs is not None and not s.generated:
+                self._prompt_logprobs(part, result.logits)
+            if part.complete and not s.request.embed:
+                try:
+                    masks = [None] * (1 + len(part.drafts)) if s.matcher is None else s.matcher.masks(part.drafts)
+                except GrammarError as error:
+                    self.cache.advance(part.value, s.tokens, base)
+                    self._finish(s, "error", error=str(error))
+                    continue
                 first = part.first + part.rows - 1 - len(part.drafts)
-                for i in range(1 + len(part.drafts)):
-                    rows.append(sampler.Row(part.sequence, part.drafts[:i]))
+                for i, mask in enumerate(masks):
+                    rows.append(sampler.Row(s, part.drafts[:i], mask))
                     at.append(first + i)
-        choices = sampler.choose(result.logits[at], rows) if rows else []
-        taken = 0
-        for part in parts:
-            s, value = part.sequence, part.sequence.value
-            assert value is not None
-            if not part.rows:
-                self.cache.advance(value, s.tokens, value.length + part.count)
-                continue
-            if s.request.embed:
-                self.cache.advance(value, s.tokens, value.length + part.count)
-                self._finish(s, "stop", hidden=np.array(result.hidden[part.first + part.rows - 1]))
-                continue
-            mine = choices[taken : taken + 1 + len(part.drafts)]
-            taken += len(mine)
-            self._accept(part, mine, now)
+            mine.append((part, begun, len(rows)))
+        choices = sampler.choose(result.logits, rows, at)
+        for part, first, last in mine:
+            if part.complete and part.sequence.request.embed:
+                self.cache.advance(part.value, part.sequence.tokens, part.value.length + part.count)
+                self._finish(part.sequence, "stop", hidden=np.array(result.hidden[part.first + part.rows - 1]))
+            elif part.complete:
+                hidden = result.hidden[part.first + part.rows - 1 - len(part.drafts) :]
+                self._accept(part, choices[first:last], hidden, now)
+            else:
+                self._speculator.read(part)
+                self.cache.advance(part.value, part.sequence.tokens, part.value.length + part.count)
 
-    def _accept(self, part: Part, choices: list[sampler.Choice], now: float) -> None:
+    def _prompt_logprobs(self, part: Part, logits: np.ndarray) -> None:
+        s, begin = part.sequence, part.value.length + 1
+        for i, token in enumerate(s.tokens[begin : begin + part.count]):
+            row = logits[part.first + i]
+            s.prompt_logprobs.append(sampler.token_logprob(row, token, s.request.sampling.prompt_logprobs or 0))
+
+    def _accept(self, part: Part, choices: list[sampler.Choice], hidden: np.ndarray, now: float) -> None:
         """The tokens of a sequence: those of its draft that were chosen too, and one more."""
-        s, value = part.sequence, part.sequence.value
-        assert value is not None
-        base = value.length + part.count
-        same = next((i for i, d in enumerate(part.drafts) if d != choices[i].token), len(part.drafts))
-        text, tokens, logprobs, ended = "", [], [], None
+        s, base = part.sequence, part.value.length + part.count
+        same = next((i for i, (d, c) in enumerate(zip(part.drafts, choices, strict=False)) if d != c.token), None)
+        same = min(len(part.drafts), len(choices) - 1) if same is None else same
+        self._speculator.verified(part, same, choices[0].token)
+        self._metrics.add("draft_tokens", len(part.drafts))
+        self._metrics.add("draft_tokens_accepted", same)
+        self._speculator.note_hidden(s, hidden[: same + 1])
+        text, error, tokens, logprobs = "", "", [], []
+        ended: tuple[FinishReason, str | int | None] | None = None
         for choice in choices[: same + 1]:
+            error = choice.error
+            if error:
+                break
             s.tokens.append(choice.token)
             s.counts[choice.token] = s.counts.get(choice.token, 0) + 1
             tokens.append(choice.token)
-            ended, more = self._read(s, choice.token)
+            logprobs += [choice.logprob] if choice.logprob else []
+            try:
+                ended, more = self._read(s, choice.token)
+            except GrammarError as failed:
+                error = str(failed)
+                break
             text += more
             if ended:
                 break
-        self.cache.advance(value, s.tokens, min(base + same, len(s.tokens)))
-        self._count(s, len(tokens), now)
+        self.cache.advance(part.value, s.tokens, min(base + same, len(s.tokens)))
+        if tokens:
+            self._count(s, len(tokens), now)
+        if error:
+            ended = "error", None
         if ended:
             reason, stop = ended
-            self._finish(s, reason, text=text, tokens=tokens, logprobs=tuple(logprobs), stop=stop)
+            self._finish(s, reason, text=text, tokens=tokens, logprobs=tuple(logprobs), stop=stop, error=error)
         else:
             s.send(text, tokens, logprobs=tuple(logprobs))
 
     def _read(self, s: Sequence, token: int) -> tuple[tuple[FinishReason, str | int | None] | None, str]:
-        """Whether this token ends the text, and how; the text that it adds."""
+        """Whether this token ends the text, and how; the text that it adds. Raises GrammarError."""
+        done = s.matcher is not None and s.matcher.take(token)
         if token in s.stops:
             return ("stop", token), s.text.finish()
-        text = s.text.push(self.tokenizer.token_bytes(token)) if self.tokenizer is not None else ""
+        text = ""
+        if self.tokenizer is not None and token < self.tokenizer.vocabulary:  # the logits may be wider
+            text = s.text.push(self.tokenizer.token_bytes(token))
         if s.text.stopped is not None:
             return ("stop", s.text.stopped), text
+        if done:
+            return ("stop", None), text + s.text.finish()
         if s.generated >= s.limit:
             return ("length", None), text + s.text.finish()
         return None, text
@@ -320,11 +425,15 @@ class Engine:
         if s.value is not None:
             self.cache.close(s.value, s.tokens if valid else False)
             s.value = None
+        self._speculator.finished(s)
         name = {"cancelled": "requests_cancelled", "error": "requests_failed"}.get(reason, "requests_finished")
         self._metrics.add(name)
+        self._metrics.add("prompt_tokens", s.prompt)
+        self._metrics.add("prompt_tokens_cached", max(s.cached, 0))
         self._metrics.histograms["request_seconds"].add(time.monotonic() - s.arrived)
-        tokens = more.pop("tokens", ())
-        s.send(text, tokens, finish_reason=reason, **more)
+        if reason == "cancelled":
+            text += s.text.finish()
+        s.send(text, more.pop("tokens", ()), finish_reason=reason, **more)
 
 
 def _check_sampling(sampling: Sampling, vocabulary: int) -> None:

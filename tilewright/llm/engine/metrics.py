@@ -42,7 +42,8 @@ class Metrics:
             "queue_seconds": Histogram(SECONDS),
             "request_seconds": Histogram(SECONDS),
             "step_seconds": Histogram(SECONDS),
-            "step_tokens_of_one": Histogram(TOKENS),
+            "overhead_seconds": Histogram(SECONDS),
+            "tokens_of_a_step": Histogram(TOKENS),
         }
 
     def add(self, name: str, by: float = 1) -> None:

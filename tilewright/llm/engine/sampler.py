@@ -15,6 +15,7 @@ Nothing is sorted but the few values that matter (`top_values`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +50,11 @@ class Choice:
     error: str = ""
 
 
-def choose(logits: np.ndarray, rows: list[Row]) -> list[Choice]:
-    """The token of each row of logits [R, vocabulary]."""
+def choose(logits: np.ndarray, rows: list[Row], at: Items[int]) -> list[Choice]:
+    """The token of each row; at: where it is in the logits [R, vocabulary]."""
     chosen = np.argmax(logits, 1)  # of a row with a NaN, that NaN's place
     choices = []
-    for i, row in enumerate(rows):
+    for i, row in zip(at, rows, strict=True):
         token, s = int(chosen[i]), row.sequence.request.sampling
         if not np.isfinite(logits[i, token]):
             choices.append(Choice(-1, error="the model's logits are not numbers"))
@@ -95,8 +96,8 @@ def changed(logits: np.ndarray, row: Row) -> np.ndarray:
 
 
 def draw(x: np.ndarray, row: Row) -> int:
-    """A token by these logits, the request's sampling parameters and its random numbers; x is overwritten. Of many tokens, all but the
-    most probable ones race as one, and a cumulated sum says which of them it was."""
+    """A token by these logits, the request's sampling parameters and its random numbers; x is overwritten. Of
+    many tokens, all but the most probable ones race as one, and a cumulated sum says which of them it was."""
     s, seed = row.sequence.request.sampling, row.sequence.seed
     x /= np.float32(s.temperature)
     inside = x >= threshold(x, s.top_k, s.top_p, s.min_p)
@@ -124,8 +125,9 @@ def _quantile(p: np.ndarray, at: float) -> int:
     goal = at * mass[-1]
     piece = int(np.searchsorted(mass[:-1], goal, "right"))
     inside = np.cumsum(p[begins[piece] : begins[piece] + 512], dtype=np.float64)
-    goal = (goal - (mass[piece - 1] if piece else 0)) * inside[-1] / (mass[piece] - (mass[piece - 1] if piece else 0))
-    return int(begins[piece] + min(int(np.searchsorted(inside, goal, "right")), int(np.flatnonzero(inside).max())))
+    before = mass[piece - 1] if piece else 0.0
+    place = np.searchsorted(inside, (goal - before) * inside[-1] / (mass[piece] - before), "right")
+    return int(begins[piece] + min(place, np.searchsorted(inside, inside[-1])))
 
 
 def threshold(x: np.ndarray, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> float:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..batch import Batch, Limits
-from .cache import Cache
+from ..batch import Batch
+from .cache import Cache, Value
 from .sequence import Sequence
+from .speculation import Rate
 
 #: a step that returns the logits of a whole chunk has at most so many tokens of it
 LOGPROB_CHUNK = 32
@@ -24,21 +25,37 @@ LOGPROB_CHUNK = 32
 
 @dataclass
 class Part:
-    """The next `count` tokens of a sequence, then drafts. first: the first row of the logits that belong to it; rows:
-    how many there are, for its last tokens."""
+    """The next `count` tokens of a sequence, then drafts; the first `skip` of both have been run before. first: the
+    first row of the logits that belong to it; rows: how many there are, for its last tokens. proposal: the draft that
+    there was, of which `drafts` is the beginning; rate: how often such drafts are right."""
 
     sequence: Sequence
     count: int
     drafts: list[int] = field(default_factory=list)
+    skip: int = 0
     first: int = -1
     rows: int = 0
+    proposal: list[int] = field(default_factory=list)
+    rate: Rate | None = None
+
+    @property
+    def value(self) -> Value:
+        """That of the sequence, which runs."""
+        assert self.sequence.value is not None
+        return self.sequence.value
+
+    @property
+    def complete(self) -> bool:
+        """Whether the sequence's last token is in it."""
+        return self.value.length + self.count == len(self.sequence.tokens)
 
 
 class Scheduler:
-    """Waiting and running sequences. on_preempt: called when one has lost its room."""
+    """Waiting and running sequences. on_move: called when one has got its room (True) or lost it."""
 
-    def __init__(self, cache: Cache, limits: Limits, step_tokens: int, on_preempt: Callable[[Sequence], None]) -> None:
-        self.cache, self.limits, self.on_preempt = cache, limits, on_preempt
+    def __init__(self, cache: Cache, step_tokens: int, on_move: Callable[[Sequence, bool], None]) -> None:
+        limits = cache.runner.limits
+        self.cache, self.limits, self.on_move = cache, limits, on_move
         self.step_tokens = min(step_tokens, limits.tokens)
         self.waiting: list[tuple[tuple[float, int], Sequence]] = []  # a heap
         self.running: list[Sequence] = []  # by key
@@ -105,7 +122,7 @@ class Scheduler:
         sequence.value = None
         self.running.remove(sequence)
         self.add(sequence)
-        self.on_preempt(sequence)
+        self.on_move(sequence, False)
 
     def _admit(self) -> None:
         """Waiting sequences begin, in their order, as long as there is room for all their tokens and a page for each
@@ -133,6 +150,7 @@ class Scheduler:
             if s.cached < 0:
                 s.cached = value.reused
             self.running.append(s)
+            self.on_move(s, True)
             self.running.sort(key=lambda r: r.key)
         for entry in later:
             heapq.heappush(self.waiting, entry)
@@ -150,56 +168,53 @@ class Scheduler:
                     return True
         return False
 
-    def batch(self, parts: list[Part]) -> Batch:
-        """The arrays of a step; sets `first` and `rows` of each part."""
-        length, hybrid = self.cache.page_length, self.cache.hybrid
-        tokens: list[int] = []
-        rows: list[int] = []
-        starts, lengths, positions, slots, keep = [0], [], [], [], []
-        for part in parts:
-            s, value = part.sequence, part.sequence.value
-            assert value is not None
-            begin, end = value.length, value.length + part.count + len(part.drafts)
-            tokens += s.tokens[begin : begin + part.count] + part.drafts
-            at = np.arange(begin, end)
-            positions.append(at)
-            slots.append(np.asarray(value.table)[at // length] * length + at % length)
-            lengths.append(end)
-            starts.append(len(tokens))
-            if hybrid:
-                keep += [value.pending.get(n, -1) for n in range(begin + 1, end + 1)]
-            part.first = len(rows)
-            if s.request.sampling.prompt_logprobs is not None and not s.generated:
-                part.rows = part.count
-            else:
-                part.rows = 1 + len(part.drafts) if begin + part.count == len(s.tokens) else 0
-            rows += range(len(tokens) - part.rows, len(tokens))
-        table = np.zeros((len(parts), max(-(-n // length) for n in lengths)), np.int32)
-        for b, part in enumerate(parts):
-            assert part.sequence.value is not None
-            pages = part.sequence.value.table[: -(-lengths[b] // length)]
-            table[b, : len(pages)] = pages
-        initial = [p.sequence.value.initial() for p in parts if p.sequence.value] if hybrid else None
-        return Batch(
-            np.array(tokens, np.int32),
-            np.concatenate(positions).astype(np.int32),
-            np.concatenate(slots).astype(np.int32),
-            np.array(starts, np.int32),
-            np.array(lengths, np.int32),
-            table,
-            np.array(rows or [len(tokens) - 1], np.int32),
-            None if initial is None else np.array(initial, np.int32),
-            np.array(keep, np.int32) if hybrid else None,
-        )
-
     def boundaries(self, part: Part) -> list[int]:
         """Lengths within a chunk after which the tree should have a snapshot: the last whole page of the prompt, where
         another sequence parted from this one's beginning, and the last whole page of the chunk."""
-        value, length = part.sequence.value, self.cache.page_length
-        assert value is not None
+        value, length = part.value, self.cache.page_length
         end = value.length + part.count
         prompt = (part.sequence.prompt - 1) // length * length
         return sorted({at for at in (prompt, value.branch, end // length * length) if value.length < at <= end})
+
+
+def batch_of(parts: list[Part], cache: Cache) -> Batch:
+    """The arrays of a step; sets `first` and `rows` of each part."""
+    length = cache.page_length
+    tokens: list[int] = []
+    rows: list[int] = []
+    starts, lengths, positions, slots, keep, initial = [0], [], [], [], [], []
+    for part in parts:
+        s, value = part.sequence, part.value
+        begin, end = value.length + part.skip, value.length + part.count + len(part.drafts)
+        tokens += [*s.tokens[value.length : value.length + part.count], *part.drafts][part.skip :]
+        at = np.arange(begin, end)
+        positions.append(at)
+        slots.append(np.asarray(value.table)[at // length] * length + at % length)
+        lengths.append(end)
+        starts.append(len(tokens))
+        initial.append(value.initial())
+        keep += [value.pending.get(n, -1) for n in range(begin + 1, end + 1)]
+        part.first = len(rows)
+        if s.request.sampling.prompt_logprobs is not None and not s.generated and not part.skip:
+            part.rows = part.count + len(part.drafts)
+        else:
+            part.rows = min(1 + len(part.drafts), end - begin) if part.complete else 0
+        rows += range(len(tokens) - part.rows, len(tokens))
+    table = np.zeros((len(parts), max(-(-n // length) for n in lengths)), np.int32)
+    for b, part in enumerate(parts):
+        pages = part.value.table[: -(-lengths[b] // length)]
+        table[b, : len(pages)] = pages
+    return Batch(
+        np.array(tokens, np.int32),
+        np.concatenate(positions).astype(np.int32),
+        np.concatenate(slots).astype(np.int32),
+        np.array(starts, np.int32),
+        np.array(lengths, np.int32),
+        table,
+        np.array(rows or [len(tokens) - 1], np.int32),
+        np.array(initial, np.int32) if cache.hybrid else None,
+        np.array(keep, np.int32) if cache.hybrid else None,
+    )
 
 
 def _common(a: list[int], b: list[int]) -> int:
@@ -211,4 +226,4 @@ def _common(a: list[int], b: list[int]) -> int:
     return int(np.argmax(x != y))
 
 
-__all__ = ["Part", "Scheduler"]
+__all__ = ["Part", "Scheduler", "batch_of"]

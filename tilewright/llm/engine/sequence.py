@@ -11,6 +11,8 @@ import numpy as np
 
 from ..request import Piece, Request, TokenLogprob
 from .cache import Value
+from .grammar import Matcher
+from .speculation import Rate
 from .stream import Mailbox
 from .text import Text
 
@@ -42,8 +44,11 @@ class Sequence:
         self.prompt = len(self.tokens)
         self.text = Text(self.request.sampling.stop)
         self.counts: dict[int, int] = {}  # tokens of the text
-        self.grammar: Any = None
-        self.draft: Any = None
+        self.matcher: Matcher | None = None
+        self.lookup: Any = None  # drafts.Lookup
+        self.rates: dict[tuple[str, int], Rate] = {}
+        self.hidden: np.ndarray | None = None
+        self.sent = False
 
     @cached_property
     def prompt_ids(self) -> np.ndarray:
@@ -60,7 +65,9 @@ class Sequence:
         return len(self.tokens) - self.prompt
 
     def send(self, text: str, tokens: Items[int] = (), **more: Any) -> None:
-        self.mailbox.put(Piece(text, tuple(tokens), cached=max(self.cached, 0), **more))
+        first = () if self.sent else tuple(self.prompt_logprobs)
+        self.sent = True
+        self.mailbox.put(Piece(text, tuple(tokens), cached=max(self.cached, 0), prompt_logprobs=first, **more))
 
 
 __all__ = ["Sequence"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...ir.types import Type, type_of
+from ...ir.types import Type
 from .norm import normalized, normalized_heads
 from .rope import rotated
 
@@ -28,7 +26,7 @@ class Attention:
 
     scale: of scores; None: head_dim ** -0.5. window: positions that a token sees, 0: all. softcap: see
     `RaggedAttention`. qk_norm: of each head of q and k, or of all of them together (`whole_norm`). clip: q, k and v are
-    limited to -clip .. clip.
+    limited to -clip .. clip. gated: what heads give is multiplied with sigmoid(x @ ``gate``).
     """
 
     heads: int
@@ -43,6 +41,7 @@ class Attention:
     whole_norm: bool = False
     clip: float = 0.0
     sinks: bool = False
+    gated: bool = False
 
     recurrent = False
 
@@ -57,9 +56,9 @@ class Attention:
 
     def build(self, at: Scope, x: ir.Value) -> ir.Value:
         make, inputs = at.make, at.step.inputs
-        q, k, v = self._projected(at, x)
+        q, k, v, gate = self._projected(at, x)
         for name, rows in (("k", k), ("v", v)):
-            at.set_state(name, written(at, at.state(name), rows))
+            at.set_state(name, make("write_pages", at.state(name), rows, inputs["slots"], place=at.name))
         sinks = at.vector("sinks") if self.sinks else None
         out = make(
             "ragged_attention",
@@ -69,16 +68,20 @@ class Attention:
             softcap=self.softcap,
             place=at.name,
         )
-        return at.linear(make("reshape", out, shape=(-1, self.heads * self.value_dim)), "o")
+        out = make("reshape", out, shape=(-1, self.heads * self.value_dim))
+        if gate is not None:
+            out = make("mul", out, make("sigmoid", gate))
+        return at.linear(out, "o")
 
-    def _projected(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """q [T, heads, head_dim], k and v [T, kv_heads, ...], normalized and rotated."""
+    def _projected(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None]:
+        """q [T, heads, head_dim], k and v [T, kv_heads, ...], normalized and rotated; the gate [T, ...]."""
         make, heads, shared, depth = at.make, self.heads, self.kv_heads, self.head_dim
-        qkv = at.linear(x, "q", "k", "v")
+        qkv = at.linear(x, "q", "k", "v", *(("gate",) if self.gated else ()))
         if self.clip:
-            limit = [make.constant(np.float32(c)) for c in (-self.clip, self.clip)]
-            qkv = make("clip", qkv, *limit)
-        sizes = (heads * depth, shared * depth, shared * self.value_dim)
+            qkv = make("clip", qkv, low=-self.clip, high=self.clip)
+        sizes, gate = (heads * depth, shared * depth, shared * self.value_dim), None
+        if self.gated:
+            qkv, gate = make("split", qkv, sizes=(sum(sizes), heads * self.value_dim), axis=1)
         if self.qk_norm is not None and self.whole_norm:
             q, k, v = make("split", qkv, sizes=sizes, axis=1)
             q, k = (normalized(at / f"{n}_norm", self.qk_norm, part) for n, part in (("q", q), ("k", k)))
@@ -91,16 +94,7 @@ class Attention:
         if self.rope is not None:
             qk = rotated(make, qk, *at.step.angles(self.rope), self.rope)
         q, k = make("split", qk, sizes=(heads, shared), axis=1)
-        return q, k, make("reshape", v, shape=(-1, shared, self.value_dim))
+        return q, k, make("reshape", v, shape=(-1, shared, self.value_dim)), gate
 
 
-def written(at: Scope, pages: ir.Value, rows: ir.Value) -> ir.Value:
-    """Pages [P, L, ...] with rows [T, ...] in the step's slots."""
-    make, shape = at.make, type_of(pages).shape
-    flat = make("reshape", pages, shape=(shape[0] * shape[1], *shape[2:]))
-    slots = make("reshape", at.step.inputs["slots"], shape=(-1, 1))
-    rows = rows if type_of(rows).dtype == type_of(pages).dtype else make("cast", rows, to=type_of(pages).dtype)
-    return make("reshape", make("scatter_nd", flat, slots, rows), shape=shape)
-
-
-__all__ = ["Attention", "written"]
+__all__ = ["Attention"]

@@ -186,7 +186,7 @@ class _Turn:
             self.store.put(response, [*self.messages, *messages_of_answer(a)])
         return response
 
-    def event(self, name: str, **more: Any) -> bytes:
+    def event(self, name: str, /, **more: Any) -> bytes:
         self.number += 1
         return event({"type": name, "sequence_number": self.number, **more}, name)
 

@@ -133,6 +133,8 @@ class ToolParser:
     def _between(self, found: list[Delta]) -> bool:
         """Within calls, outside of an object."""
         rest = self._rest = self._rest.lstrip()
+        if not rest:
+            return False
         for mark in (*self.form.end, *self.form.begin):
             if rest.startswith(mark):
                 self._rest, self._in_calls = rest[len(mark) :], mark in self.form.begin
@@ -150,7 +152,7 @@ class ToolParser:
         if self.form.named and (call := re.match(r"([\w.-]+)\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)", rest)):
             self._rest, self._scanner = rest[call.end() :], _Scanner(call[1])
             return True
-        if self.form.named and re.fullmatch(r"[\w.-]+\s*(\[[\w\]]*)?\s*", rest) and not self._unmarked:
+        if self.form.named and re.fullmatch(r"[\w.-]+\s*(\[[\w\]\[]*)?\s*", rest) and not self._unmarked:
             return False
         self._in_calls = False
         return True

@@ -136,7 +136,7 @@ def _lanes(product: Product, widest: int, machine: Machine, ask: Ask) -> tuple[A
     wide = product.with_lanes(widest)
     form = next(f for f in FORMS if f.decision == "lanes")
     plans = form.plans(wide.compared, machine)
-    if plans and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
+    if plans and not product.repeats_layout and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
         gain = _cost(tiled(wide.compared, machine), wide, machine) / _cost(plans, wide, machine)
         usual = "rows" if gain > form.min_gain else "columns"
         if gain >= form.tried_gain and ask("lanes", ("columns", "rows"), usual) == "rows":

@@ -1,4 +1,8 @@
-"""The active thread count: how many threads a run gets on a machine that others use as well.
+"""The active thread count: how many threads a run gets: no more than there are processors for them, and fewer on a
+machine that others use as well.
+
+How many processors there are is asked again once in a while (`PERIOD`): a control group may get another quota and a
+process another affinity mask while it runs. More threads than that would only wait for each other.
 
 Threads that share a job wait for each other at barriers. If another process has one of their cores, the system lets the
 thread there stand for some milliseconds, and all others wait as long: with a neighbour, two threads can be slower than
@@ -16,6 +20,8 @@ from time import perf_counter
 STRIKES = 3
 #: seconds until the thread is tried again: the first time, and at most, as it is doubled every time it is in vain
 FIRST, LAST = 0.02, 4.0
+#: seconds from one look at the number of processors to the next
+PERIOD = 1.0
 
 
 class Team:
@@ -27,14 +33,27 @@ class Team:
     """
 
     def __init__(self, threads: int) -> None:
-        self.threads = self.size = threads
+        self.threads = self.most = self.size = threads
         self._strikes = 0
         self._patience, self._again = FIRST, 0.0
 
     @property
     def busy(self) -> bool:
         """Whether there was something lately that the next runs have to be judged by, even if nothing waited."""
-        return self._strikes > 0 or self.size < self.threads
+        return self._strikes > 0 or self.size < self.most
+
+    def allow(self, processors: int) -> int:
+        """The size from now on, as there are so many processors for the threads.
+
+        >>> team = Team(4)
+        >>> team.allow(2), team.allow(8)
+        (2, 4)
+        """
+        most = max(1, min(self.threads, processors))
+        if most != self.most:
+            self.most = self.size = most
+            self._strikes, self._patience = 0, FIRST
+        return self.size
 
     def after(self, ran: int, waited: int) -> int:
         """The size for the run after one of `ran` ticks, in which the threads waited long for `waited` ticks in all.
@@ -43,12 +62,12 @@ class Team:
         if self.size > 1:
             crowded = waited * self.size > ran * (self.size - 1)
             self._strikes += 1 if crowded else -1 if self._strikes > 0 else 0
-            if self._strikes == 0 and self.size == self.threads:
+            if self._strikes == 0 and self.size == self.most:
                 self._patience = FIRST
             if self._strikes >= STRIKES:
                 self._leave()
                 return self.size
-        if self.size < self.threads and perf_counter() >= self._again:
+        if self.size < self.most and perf_counter() >= self._again:
             self.size += 1
             self._strikes = STRIKES - 2  # out again after two slow runs: the first is, as the thread must wake up
             self._again = perf_counter() + self._patience

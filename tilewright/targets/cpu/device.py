@@ -28,17 +28,31 @@ from ...program.timeline import Stamps
 from ...support.aligned import address, aligned_empty
 from ...support.errors import PackageError
 from ...support.forks import wait_for
+from ...support.limits import usable_cores
 from .. import base
 from . import entry, image
-from .active_threads import Team
+from .active_threads import PERIOD, Team
 from .description import CpuDescription, host
-from .program import SLOT_BYTES, SLOTS, WAITED, field_offset, own_objects, state_bytes
+from .program import (
+    CHECK_AT,
+    CHECK_TICKS,
+    DUE,
+    NAP_TICKS,
+    SLOT_BYTES,
+    SLOTS,
+    WAITED,
+    field_offset,
+    own_objects,
+    state_bytes,
+)
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 #: how long an idle worker polls for the next job before it sleeps: longer than the way through Python between two calls
 SPIN_SECONDS = 50e-6
+#: how long a thread that waits at a barrier offers its core to others before it sleeps
+NAP_SECONDS = 500e-6
 _ENTRIES = ("tw_run", "tw_worker", "tw_stop", "tw_clock", "tw_enter")
 _link_lock = threading.Lock()
 wait_for(_link_lock)
@@ -107,7 +121,8 @@ class CpuContext(base.Context):
         self.state[:] = 0
         self._state = address(self.state)
         self._run = runner.tw_run
-        self._stamps = ctypes.c_int64.from_address(self._state + field_offset("stamps"))
+        self._stamps = self._word(field_offset("stamps"))
+        tick = runner.seconds_per_tick
         for name, value in {
             "threads": threads,
             "team": threads,
@@ -121,16 +136,20 @@ class CpuContext(base.Context):
             "acquire_function": _python_function("PyThread_acquire_lock"),
             "release_function": _python_function("PyThread_release_lock"),
             "states": runner.states.table_address,
-            "spin_ticks": int(SPIN_SECONDS / runner.seconds_per_tick),
+            "spin_ticks": int(SPIN_SECONDS / tick),
         }.items():
-            ctypes.c_int64.from_address(self._state + field_offset(name)).value = value
-        self._sizes = ctypes.c_int64.from_address(self._state + field_offset("sizes"))
+            self._word(field_offset(name)).value = value
+        self._word(NAP_TICKS).value = int(NAP_SECONDS / tick)
+        self._word(CHECK_TICKS).value = int(PERIOD / tick)
+        self._word(CHECK_AT).value = runner.tw_clock() + int(PERIOD / tick) if threads > 1 else (1 << 63) - 1
+        self._sizes = self._word(field_offset("sizes"))
         if program.open is not None:
             self.resize(address(runner.typical), program.arena_size)
         self._team = Team(threads)
-        self._size, self._ran, self._waited = (
-            ctypes.c_int64.from_address(self._state + at) for at in (field_offset("team"), field_offset("ran"), WAITED)
-        )
+        self._size, self._ran = (self._word(field_offset(name)) for name in ("team", "ran"))
+        self._waited, self._due = self._word(WAITED), self._word(DUE)
+        if not runner.is_timed:  # every thread has a row of time stamps
+            self._size.value = self._team.allow(usable_cores())
         self._entry: entry.Entry | None = None
         self.enter: Callable[..., int] = base.not_at_once
         if entry.usable() and not runner.is_timed:  # who calls a timed program gives memory for its stamps
@@ -142,6 +161,10 @@ class CpuContext(base.Context):
         self._finalizer = weakref.finalize(self, workers.stop)
         self._finalizer.atexit = False  # _stop_all does that, in time
         workers.start()
+
+    def _word(self, at: int) -> ctypes.c_int64:
+        """Eight bytes of the state."""
+        return ctypes.c_int64.from_address(self._state + at)
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: Stamps | None = None) -> None:
         """Run the program once on arrays at these addresses; returns when all threads are done."""
@@ -155,14 +178,14 @@ class CpuContext(base.Context):
             stamps.check(self.runner.threads, len(self.runner.program.calls))
             self._stamps.value = stamps.address
         self._run(self._state)
-        if stamps is None and (self._waited.value or self._team.busy):
+        if stamps is None and (self._waited.value or self._due.value or self._team.busy):
             self.judge()
 
     def resize(self, table: int, arena: int) -> None:
         """What comes runs with the table of sizes at this address, in an arena of so many bytes at least."""
         if arena > self.arena.nbytes:
             self.arena = aligned_empty(arena)
-            ctypes.c_int64.from_address(self._state + field_offset("arena")).value = address(self.arena)
+            self._word(field_offset("arena")).value = address(self.arena)
         self._sizes.value = table
 
     def expect(self, forms: entry.Forms) -> None:
@@ -170,8 +193,12 @@ class CpuContext(base.Context):
             self._entry.expect(forms)
 
     def judge(self) -> None:
-        """How many threads the next run gets, after one in which threads waited or while the team is watched."""
+        """How many threads the next run gets, after one in which threads waited, while the team is watched, and when it
+        is time to ask how many processors there are."""
         self._size.value = self._team.after(self._ran.value, self._waited.value)
+        if self._due.value:
+            self._due.value = 0
+            self._size.value = self._team.allow(usable_cores())
         if self._entry is not None:
             self._entry.watch(self._team.busy)
 
@@ -193,17 +220,17 @@ class _Workers:
     def __init__(self, runner: CpuRunner, state: np.ndarray, threads: int) -> None:
         self.runner, self.state = runner, state
         self.process = os.getpid()
-        self.locks: list[int] = []
+        self.locks: list[int] = []  # one a thread, that of the caller first
         self._free_lock = _python_api().PyThread_free_lock
         self.ended = {tid: _thread.allocate_lock() for tid in range(1, threads)}
         self.running: dict[int, int] = {}  # number -> identity
         self.complete = False  # all have been started
 
     def start(self) -> None:
-        for tid in self.ended:
+        for tid in (0, *self.ended):
             lock = _python_api().PyThread_allocate_lock()
             self.locks.append(lock)
-            _python_api().PyThread_acquire_lock(lock, 1)  # taken: a worker that acquires it sleeps
+            _python_api().PyThread_acquire_lock(lock, 1)  # taken: a thread that acquires it sleeps
             ctypes.c_int64.from_address(address(self.state) + SLOTS + SLOT_BYTES * tid + 8).value = lock
         _teams.add(self)
         for tid, ended in self.ended.items():

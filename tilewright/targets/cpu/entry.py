@@ -134,12 +134,13 @@ def _lies_as_assumed(array: np.ndarray) -> bool:
     return tuple((ctypes.c_int64 * array.ndim).from_address(word(_SHAPE))) == array.shape if array.ndim else True
 
 
-def entry_llvm(waited: int) -> str:
-    """The LLVM IR of @tw_enter; `waited` is where the state has the ticks that threads have waited."""
+def entry_llvm(waited: int, due: int) -> str:
+    """The LLVM IR of @tw_enter. `waited` is where the state has the ticks that threads have waited, `due` where it says
+    that it is time to ask how many processors there are."""
     block = {f"at_{name}": getattr(_Block, name).offset for name, *_ in _Block._fields_}
     form = {f"form_{name}": 8 * i for i, name in enumerate(_FORM)}
     array = {"type": _TYPE, "data": _DATA, "rank": _RANK, "shape": _SHAPE, "dtype": _DTYPE, "flags": _FLAGS}
-    return _TEXT.format(**block, **form, **array, row=8 * len(_FORM), waited=waited)
+    return _TEXT.format(**block, **form, **array, row=8 * len(_FORM), waited=waited, due=due)
 
 
 _TEXT = """\
@@ -287,8 +288,11 @@ run:
   %waited = load i64, ptr %p_waited, align 8
   %p_watched = getelementptr i8, ptr %block, i64 {at_watched}
   %watched = load i64, ptr %p_watched, align 8
+  %p_due = getelementptr i8, ptr %state, i64 {due}
+  %due = load i64, ptr %p_due, align 8
   %either = or i64 %waited, %watched
-  %look_at_team = icmp ne i64 %either, 0
+  %any = or i64 %either, %due
+  %look_at_team = icmp ne i64 %any, 0
   %code = select i1 %look_at_team, i64 2, i64 1
   %ran = call ptr %to_integer(i64 %code)
   ret ptr %ran

@@ -17,9 +17,11 @@ is the same program with time stamps of every call on every thread, in the layou
     tw_enter(self, ...)      a call from Python, which ends in tw_run: an object of its own (`entry.py`)
 
 The state is one block of memory laid out below; the fields that threads write to each other lie in lines of their own.
-An idle worker spins for a while, then blocks on a lock of its own through functions of the interpreter's C library,
-which need no GIL. No wake-up is lost: the worker says that it sleeps and then looks for a job once more, the caller
-publishes the job and then looks for sleepers, all sequentially consistent, and an exchange decides who clears the flag.
+A thread that waits, for a job or at a barrier, polls for some microseconds, at a barrier then offers its core to others
+for a while, and sleeps: it blocks on a lock of its own through functions of the interpreter's C library (a futex on
+Linux), which need no GIL. No wake-up is lost: who sleeps says so and then looks once more for what it waits for, who
+publishes a job or is the last at a barrier looks for sleepers after that, all sequentially consistent, and an exchange
+decides who clears the flag.
 The number of a job carries the size of its team, so that a worker which is late cannot take one job for another.
 
 Every job leaves the ticks it took and the ticks for which threads waited long in it, from which `active_threads.py`
@@ -45,7 +47,11 @@ from .work_stealing import call_in_pieces, in_pieces, pieces_llvm
 # ---- layout of the state, in bytes ----
 GENERATION = 0  # number of the job times 65536, plus the size of its team; -1 to stop
 COUNT = 128  # arrivals at barriers since the job began
+SLEEPERS = 136  # threads that sleep at a barrier, or are about to
 WAITED = 256  # ticks that threads have waited long since the job began, all together
+DUE = 264  # whether it is time to ask how many processors there are (`active_threads.py`)
+CHECK_AT, CHECK_TICKS = 272, 280  # the time from which on it is, and from one time to the next
+NAP_TICKS = 288  # how long a thread offers its core at a barrier before it sleeps
 CONFIG = 384  # what does not change during a job: the fields below, 8 bytes each
 FIELDS = (
     *("threads", "inputs", "outputs", "constants", "arena", "scratch", "scratch_stride"),
@@ -118,7 +124,7 @@ def _runtime_object(description: CpuDescription, timed: bool, swaps: bool) -> by
 
 @lru_cache(maxsize=8)
 def _entry(description: CpuDescription) -> bytes:
-    return assemble(entry_llvm(WAITED), description)
+    return assemble(entry_llvm(WAITED, DUE), description)
 
 
 def _quoted(symbol: str) -> str:
@@ -186,7 +192,7 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
         if wait:
             passed += 1
             body.stamp(at)
-            body.add(f"call void @tw_barrier(ptr %state, i64 %n, i64 {passed})")
+            body.add(f"call void @tw_barrier(ptr %state, i64 %tid, i64 %n, i64 {passed})")
         if not parallel and not alone:
             body.add(f"br i1 %first, label %alone{number}, label %join{_end_of_block(program.calls, waits, number)}")
             body.label(f"alone{number}")
@@ -266,7 +272,11 @@ def _parts(description: CpuDescription) -> dict[str, object]:
         "count": COUNT,
         "waited": WAITED,
         "spins": _SPINS,
-        "yield": field_offset("yield_function"),
+        "sleepers": SLEEPERS,
+        "nap": NAP_TICKS,
+        "slots": SLOTS,
+        "slot_bytes": SLOT_BYTES,
+        **{n: field_offset(f"{n}_function") for n in ("yield", "acquire", "release")},
     }
 
 
@@ -291,12 +301,54 @@ define void @tw_stamp(ptr %stamps, i64 %index) nounwind noinline {{
   ret void
 }}
 
-; Wait until `target` arrivals have been counted: poll, and after many polls offer the core to others.
-define internal void @tw_await(ptr %state, i64 %target) nounwind {{
+; A thread that waits has said that it sleeps: whoever clears the flag releases its lock.
+define internal void @tw_rouse(ptr %state, i64 %tid) nounwind {{
+  %slot_at = mul i64 %tid, {slot_bytes}
+  %slots = getelementptr i8, ptr %state, i64 {slots}
+  %asleep = getelementptr i8, ptr %slots, i64 %slot_at
+  %flag = load atomic i64, ptr %asleep seq_cst, align 8
+  %sleeps = icmp ne i64 %flag, 0
+  br i1 %sleeps, label %claim, label %done
+claim:
+  %old = atomicrmw xchg ptr %asleep, i64 0 seq_cst, align 8
+  %ours = icmp ne i64 %old, 0
+  br i1 %ours, label %wake, label %done
+wake:
+  %p_release = getelementptr i8, ptr %state, i64 {release}
+  %release = load ptr, ptr %p_release, align 8
+  %p_lock = getelementptr i8, ptr %asleep, i64 8
+  %lock = load ptr, ptr %p_lock, align 8
+  call void %release(ptr %lock)
+  br label %done
+done:
+  ret void
+}}
+
+; Count an arrival; the last of `target` wakes those of the `n` threads that sleep. Whether it was the last.
+define internal i1 @tw_arrive(ptr %state, i64 %n, i64 %target) nounwind {{
   %count = getelementptr i8, ptr %state, i64 {count}
-  %slot = getelementptr i8, ptr %state, i64 {yield}
-  %function = load ptr, ptr %slot, align 8
-  %can_yield = icmp ne ptr %function, null
+  %before = atomicrmw add ptr %count, i64 1 seq_cst, align 8
+  %mine = add i64 %before, 1
+  %last = icmp uge i64 %mine, %target
+  br i1 %last, label %look, label %done
+look:
+  %p_sleepers = getelementptr i8, ptr %state, i64 {sleepers}
+  %sleepers = load atomic i64, ptr %p_sleepers seq_cst, align 8
+  %any = icmp ne i64 %sleepers, 0
+  br i1 %any, label %next, label %done
+next:
+  %tid = phi i64 [ 0, %look ], [ %tid1, %next ]
+  call void @tw_rouse(ptr %state, i64 %tid)
+  %tid1 = add i64 %tid, 1
+  %more = icmp ult i64 %tid1, %n
+  br i1 %more, label %next, label %done
+done:
+  ret i1 %last
+}}
+
+; Wait until `target` arrivals have been counted: poll, then offer the core to others, then sleep.
+define internal void @tw_await(ptr %state, i64 %tid, i64 %target) nounwind {{
+  %count = getelementptr i8, ptr %state, i64 {count}
   br label %poll
 poll:
   %i = phi i64 [ 0, %0 ], [ %i1, %relax ]
@@ -311,43 +363,79 @@ relax:
   call void @tw_pause()
   br label %poll
 late:
+  %p_yield = getelementptr i8, ptr %state, i64 {yield}
+  %yield = load ptr, ptr %p_yield, align 8
+  %can_yield = icmp ne ptr %yield, null
+  %p_nap = getelementptr i8, ptr %state, i64 {nap}
+  %nap_ticks = load i64, ptr %p_nap, align 8
   %start = call i64 @tw_clock()
   br label %look
 look:
   %then = load atomic i64, ptr %count acquire, align 8
   %arrived = icmp uge i64 %then, %target
+  %time = call i64 @tw_clock()
+  %ticks = sub i64 %time, %start
   br i1 %arrived, label %add, label %still
 still:
+  %tired = icmp ugt i64 %ticks, %nap_ticks
+  br i1 %tired, label %nap, label %stay
+stay:
   br i1 %can_yield, label %offer, label %rest
 offer:
-  %ignored = call i32 %function()
+  %ignored = call i32 %yield()
   br label %look
 rest:
   call void @tw_pause()
   br label %look
+nap:
+  call void @tw_nap(ptr %state, i64 %tid, i64 %target)
+  br label %look
 add:
-  %end = call i64 @tw_clock()
-  %ticks = sub i64 %end, %start
   %waited = getelementptr i8, ptr %state, i64 {waited}
-  %before = atomicrmw add ptr %waited, i64 %ticks monotonic, align 8
+  %total = atomicrmw add ptr %waited, i64 %ticks monotonic, align 8
   br label %done
 done:
   ret void
 }}
 
+; Sleep until somebody rouses this thread, unless `target` arrivals have been counted by now.
+define internal void @tw_nap(ptr %state, i64 %tid, i64 %target) nounwind noinline {{
+  %count = getelementptr i8, ptr %state, i64 {count}
+  %sleepers = getelementptr i8, ptr %state, i64 {sleepers}
+  %slot_at = mul i64 %tid, {slot_bytes}
+  %slots = getelementptr i8, ptr %state, i64 {slots}
+  %asleep = getelementptr i8, ptr %slots, i64 %slot_at
+  store atomic i64 1, ptr %asleep seq_cst, align 8
+  %before = atomicrmw add ptr %sleepers, i64 1 seq_cst, align 8
+  %now = load atomic i64, ptr %count seq_cst, align 8
+  %there = icmp uge i64 %now, %target
+  br i1 %there, label %retract, label %block
+retract:
+  %flag = atomicrmw xchg ptr %asleep, i64 0 seq_cst, align 8
+  %mine = icmp ne i64 %flag, 0
+  br i1 %mine, label %awake, label %block
+block:
+  %p_acquire = getelementptr i8, ptr %state, i64 {acquire}
+  %acquire = load ptr, ptr %p_acquire, align 8
+  %p_lock = getelementptr i8, ptr %asleep, i64 8
+  %lock = load ptr, ptr %p_lock, align 8
+  %ignored = call i32 %acquire(ptr %lock, i32 1)
+  br label %awake
+awake:
+  %after = atomicrmw add ptr %sleepers, i64 -1 seq_cst, align 8
+  ret void
+}}
+
 ; The k-th barrier of a job: arrivals are counted on, so the k-th is complete at k times n.
-define void @tw_barrier(ptr %state, i64 %n, i64 %k) nounwind noinline {{
+define void @tw_barrier(ptr %state, i64 %tid, i64 %n, i64 %k) nounwind noinline {{
   %several = icmp ugt i64 %n, 1
   br i1 %several, label %arrive, label %done
 arrive:
   %target = mul i64 %n, %k
-  %count = getelementptr i8, ptr %state, i64 {count}
-  %before = atomicrmw add ptr %count, i64 1 acq_rel, align 8
-  %mine = add i64 %before, 1
-  %last = icmp uge i64 %mine, %target
+  %last = call i1 @tw_arrive(ptr %state, i64 %n, i64 %target)
   br i1 %last, label %done, label %wait
 wait:
-  call void @tw_await(ptr %state, i64 %target)
+  call void @tw_await(ptr %state, i64 %tid, i64 %target)
   br label %done
 done:
   ret void
@@ -380,7 +468,7 @@ def _swap(program: Program) -> str:
 _DECLARED = """\
 declare void @tw_stamp(ptr, i64) nounwind
 declare void @tw_copy(ptr, ptr, i64, i64, i64) nounwind
-declare void @tw_barrier(ptr, i64, i64) nounwind
+declare void @tw_barrier(ptr, i64, i64, i64) nounwind
 declare i64 @tw_take(ptr, i64, i64, i64) nounwind
 """
 
@@ -422,6 +510,9 @@ def _runtime(timed: bool, swaps: bool) -> str:
         generation=GENERATION,
         count=COUNT,
         waited=WAITED,
+        due=DUE,
+        check_at=CHECK_AT,
+        check_ticks=CHECK_TICKS,
         **{f"at_{k}": v for k, v in offsets.items()},
     )
 
@@ -447,36 +538,37 @@ define internal void @tw_share(ptr %state, i64 %tid, i64 %team) nounwind {{
   ret void
 }}
 
-; Publish a generation and release the lock of every worker below `threads` that sleeps.
+; Publish a generation and wake every worker below `threads` that sleeps.
 define internal void @tw_publish(ptr %state, i64 %generation, i64 %threads) nounwind {{
-  %p_release = getelementptr i8, ptr %state, i64 {at_release_function}
-  %release = load ptr, ptr %p_release, align 8
   %p_generation = getelementptr i8, ptr %state, i64 {generation}
   store atomic i64 %generation, ptr %p_generation seq_cst, align 8
   br label %next
 next:
-  %tid = phi i64 [ 1, %0 ], [ %tid1, %awake ]
+  %tid = phi i64 [ 1, %0 ], [ %tid1, %one ]
   %more = icmp ult i64 %tid, %threads
-  br i1 %more, label %look, label %done
-look:
-  %slot_at = mul i64 %tid, {slot_bytes}
-  %slots = getelementptr i8, ptr %state, i64 {slots}
-  %asleep = getelementptr i8, ptr %slots, i64 %slot_at
-  %flag = load atomic i64, ptr %asleep seq_cst, align 8
-  %sleeps = icmp ne i64 %flag, 0
-  br i1 %sleeps, label %claim, label %awake
-claim:
-  %old = atomicrmw xchg ptr %asleep, i64 0 seq_cst, align 8
-  %ours = icmp ne i64 %old, 0
-  br i1 %ours, label %wake, label %awake
-wake:
-  %p_lock = getelementptr i8, ptr %asleep, i64 8
-  %lock = load ptr, ptr %p_lock, align 8
-  call void %release(ptr %lock)
-  br label %awake
-awake:
+  br i1 %more, label %one, label %done
+one:
+  call void @tw_rouse(ptr %state, i64 %tid)
   %tid1 = add i64 %tid, 1
   br label %next
+done:
+  ret void
+}}
+
+; Every so often it is time to ask how many processors there are.
+define internal void @tw_check(ptr %state, i64 %now) nounwind {{
+  %p_at = getelementptr i8, ptr %state, i64 {check_at}
+  %at = load i64, ptr %p_at, align 8
+  %due = icmp sge i64 %now, %at
+  br i1 %due, label %set, label %done
+set:
+  %p_ticks = getelementptr i8, ptr %state, i64 {check_ticks}
+  %ticks = load i64, ptr %p_ticks, align 8
+  %next = add i64 %now, %ticks
+  store i64 %next, ptr %p_at, align 8
+  %p_due = getelementptr i8, ptr %state, i64 {due}
+  store i64 1, ptr %p_due, align 8
+  br label %done
 done:
   ret void
 }}
@@ -492,6 +584,8 @@ define void @tw_run(ptr %state) nounwind {{
 alone:
   call void @tw_fresh(ptr %state, i64 1)
   call void @tw_share(ptr %state, i64 0, i64 1)
+  %now = call i64 @tw_clock()
+  call void @tw_check(ptr %state, i64 %now)
   {swap}
   {run_end}
   ret void
@@ -514,11 +608,12 @@ together:
   %inside = mul i64 %team, %passed
   %others = add i64 %team, -1
   %all = add i64 %inside, %others
-  call void @tw_await(ptr %state, i64 %all)
+  call void @tw_await(ptr %state, i64 0, i64 %all)
   %end = call i64 @tw_clock()
   %ran = sub i64 %end, %start
   %p_ran = getelementptr i8, ptr %state, i64 {at_ran}
   store i64 %ran, ptr %p_ran, align 8
+  call void @tw_check(ptr %state, i64 %end)
   {swap}
   {run_end}
   ret void
@@ -533,7 +628,6 @@ define void @tw_stop(ptr %state) nounwind {{
 
 define void @tw_worker(ptr %state, i64 %tid) nounwind {{
   %p_generation = getelementptr i8, ptr %state, i64 {generation}
-  %count = getelementptr i8, ptr %state, i64 {count}
   %p_ticks = getelementptr i8, ptr %state, i64 {at_spin_ticks}
   %ticks = load i64, ptr %p_ticks, align 8
   %p_acquire = getelementptr i8, ptr %state, i64 {at_acquire_function}
@@ -584,7 +678,11 @@ go:
   br i1 %in, label %share, label %idle
 share:
   call void @tw_share(ptr %state, i64 %tid, i64 %team)
-  %arrived = atomicrmw add ptr %count, i64 1 acq_rel, align 8
+  %passed = call i64 @tw_passed()
+  %inside = mul i64 %team, %passed
+  %others = add i64 %team, -1
+  %all = add i64 %inside, %others
+  %last = call i1 @tw_arrive(ptr %state, i64 %team, i64 %all)
   br label %idle
 end:
   ret void

@@ -19,6 +19,7 @@ class WasmTarget(ByLlvm):
 
     package = __name__
 
+    keeps_states = True
     settings: Mapping[str, tuple[tuple[str, ...], str]] = {
         "threads": (("yes", "no"), "a second module that runs on several threads, where a page may"),
         "page": (("yes", "no"), "an example page beside the model and its runner"),
@@ -44,9 +45,10 @@ class WasmTarget(ByLlvm):
         return described(self.relaxed)
 
     def load(self, package: Package, threads: int, states: StateBuffers | None = None) -> WasmRunner:
+        from ...program.states import StateBuffers
         from .run_here import WasmRunner
 
-        return WasmRunner(package, threads)
+        return WasmRunner(package, threads, states or StateBuffers(package.program.states))
 
     def export(self, package: Package, settings: Mapping[str, str]) -> dict[str, bytes]:
         from .files import site

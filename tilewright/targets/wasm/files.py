@@ -70,6 +70,7 @@ def manifest(package: Package, modules: Mapping[str, Module]) -> dict[str, Any]:
         "compiler": f"tilewright {__version__}",
         "inputs": [_tensor(t) for t in p.inputs],
         "outputs": [_tensor(t) for t in p.outputs],
+        "states": [{**_tensor(s.tensor), "swapped": s.swapped} for s in p.states],
         "weights": {"file": "weights.bin", "bytes": weight_offsets(p)[-1]},
         "memory": {"arena": align_up(p.arena_size), "scratch": scratch_stride(p)},
         "backends": backends,

@@ -89,7 +89,9 @@ def half_llvm() -> str:
 def memory_bytes(package: Package, own: int, threads: int) -> int:
     """Bytes of memory that some threads need, as `site/wasm.js` lays them out behind `own` bytes of the module."""
     p = package.program
-    arrays = sum(align_up(t.nbytes) for t in (*p.inputs, *p.outputs)) + 4 * (len(p.inputs) + len(p.outputs))
+    states = [s.tensor for s in p.states for _ in range(1 + s.swapped)]
+    tables = 4 * (len(p.inputs) + len(p.outputs) + 2 * len(p.states))
+    arrays = sum(align_up(t.nbytes) for t in (*p.inputs, *p.outputs, *states)) + tables
     shares = threads * (scratch_stride(p) + STACK)
     return align_up(own + weight_offsets(p)[-1] + align_up(p.arena_size) + arrays + shares + PAGE, PAGE)
 

@@ -4,8 +4,9 @@ together.
     run(thread, threads, passed, count, weights, arena, arrays)
 
 `weights` begins with the first weight (`weight_offsets`), `arena` is followed by the scratch memory of one thread after
-the other (`memory`), `arrays` is a table of the addresses of inputs and outputs. `count` is a word in memory where
-arrivals at barriers are counted, never set back: `passed` is what it was when the run began.
+the other (`memory`), `arrays` is a table of the addresses of inputs and outputs, then two for each state: where its
+value is, and where its next value goes. `count` is a word in memory where arrivals at barriers are counted, never set
+back: `passed` is what it was when the run began.
 
 A module for one thread has the same function, in which nobody waits.
 """
@@ -87,8 +88,8 @@ class _RunFunction(FunctionText):
         self.add(f"call void @barrier(ptr %count, i32 {target})")
 
     def pointer(self, ref: BufferRef) -> str:
-        if ref.space in ("input", "output"):
-            place = ref.index + (len(self.program.inputs) if ref.space == "output" else 0)
+        if ref.space in ("input", "output", "state", "next"):
+            place = self.place(ref)
             slot = self.value(f"getelementptr ptr, ptr %arrays, i32 {place}")
             base, offset = self.value(f"load ptr, ptr {slot}"), ref.offset
         elif ref.space == "constant":
@@ -96,6 +97,13 @@ class _RunFunction(FunctionText):
         else:
             base, offset = "%arena", ref.offset
         return self.behind(base, offset)
+
+    def place(self, ref: BufferRef) -> int:
+        """The entry of the table that has the address."""
+        inputs, outputs = len(self.program.inputs), len(self.program.outputs)
+        if ref.space in ("input", "output"):
+            return ref.index + (inputs if ref.space == "output" else 0)
+        return inputs + outputs + 2 * ref.index + (ref.space == "next")
 
     def call(self, call: Call, number: int, threads: bool) -> None:
         """All threads run a call that divides its work, the first alone any other."""

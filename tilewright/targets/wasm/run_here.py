@@ -14,7 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from ...program.package import Package
+from ...program.states import StateBuffer, StateBuffers
 from ...support.errors import PackageError, UsageError
 from ..base import Context, ProgramRunner
 from .description import WasmDescription
@@ -45,8 +48,8 @@ class WasmRunner(ProgramRunner):
 
     seconds_per_tick = 1e-3
 
-    def __init__(self, package: Package, threads: int) -> None:
-        self.package = package
+    def __init__(self, package: Package, threads: int, states: StateBuffers) -> None:
+        self.package, self.states = package, states
         self.threads = min(threads, MOST_THREADS) if package.program.parallel else 1
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -100,20 +103,39 @@ class WasmContext(Context):
         self._process = subprocess.Popen(runner.command(folder), **pipes)
         self._finalizer = weakref.finalize(self, _end, self._process)
         self._read(1)
+        hosts = runner.states.buffers
+        self._states = [StateInNode(self, i, h) for i, h in enumerate(hosts)]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stamps: object = None) -> None:
         given, wanted = self.sizes
-        pipe: IO[bytes] | None = self._process.stdin
-        assert pipe is not None
-        try:
-            for address, size in zip(inputs, given, strict=True):
-                pipe.write(ctypes.string_at(address, size))
-            pipe.flush()
-        except OSError:
-            pass  # it has ended, and says below why
+        for state in self._states:
+            state.bring()
+        self._send(0, *(ctypes.string_at(a, n) for a, n in zip(inputs, given, strict=True)))
         (self.milliseconds,) = struct.unpack("<d", self._read(8))
         for address, size in zip(outputs, wanted, strict=True):
             ctypes.memmove(address, self._read(size), size)
+        for state in self._states:
+            state.moved = True
+
+    def fetch(self, state: int, array: np.ndarray) -> None:
+        """Read the value of a state into an array."""
+        self._send(2 * state + 1)
+        array.view(np.uint8).reshape(-1)[...] = np.frombuffer(self._read(array.nbytes), np.uint8)
+
+    def put(self, state: int, array: np.ndarray) -> None:
+        """Give a state a value."""
+        self._send(2 * state + 2, array.tobytes())
+
+    def _send(self, what: int, *data: bytes) -> None:
+        pipe: IO[bytes] | None = self._process.stdin
+        assert pipe is not None
+        try:
+            pipe.write(struct.pack("<I", what))
+            for part in data:
+                pipe.write(part)
+            pipe.flush()
+        except OSError:
+            pass  # it has ended, and says why when its answer is read
 
     def _read(self, size: int) -> bytes:
         """So many bytes of the process; PackageError with its last words if it has ended."""
@@ -126,6 +148,34 @@ class WasmContext(Context):
 
     def close(self) -> None:
         self._finalizer()
+
+
+class StateInNode:
+    """A state in the memory of a Node process (`program.states.StateOnDevice`). moved: a run has written it since the
+    host has seen it. ahead: the host may have another value, for a view of it was given out."""
+
+    def __init__(self, context: WasmContext, number: int, host: StateBuffer) -> None:
+        self._context, self._number, self._host = context, number, host
+        self.moved, self._ahead = False, False
+
+    def bring(self) -> None:
+        """Before a run: its value, from wherever another program of the same states has left it."""
+        known = self._host.on_device
+        if known is not self:
+            if known is not None:
+                known.fetch(self._host.array)
+            self._host.on_device, self._ahead = self, True
+        if self._ahead:
+            self._context.put(self._number, self._host.array)
+            self._ahead = False
+
+    def fetch(self, array: np.ndarray) -> None:
+        if self.moved:
+            self._context.fetch(self._number, array)
+        self.moved, self._ahead = False, True
+
+    def replaced(self) -> None:
+        self.moved, self._ahead = False, True
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -17,7 +17,9 @@ are done early take blocks of others (the last blocks of a prompt see the most k
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
+from ....ops.write_quantized_pages import rotation
 from ....support.dtypes import wide
 from ....support.sizes import highest, smaller
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
@@ -26,6 +28,7 @@ from ...machine import Machine, lanes
 from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
 from .. import direct
 from .nests import Access, add, both, index, less, mul, select
+from .rotation import rotate
 
 #: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
 ROWS, KEYS, GROUP = 32, 64, 16
@@ -52,12 +55,11 @@ class Ragged:
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self.read = a = Access(kernel)
-        names = (*a.opaque.operands, *[None] * 7)[:7]
-        self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks = (n or "" for n in names)
+        names = [n or "" for n in (*a.opaque.operands, *[None] * 9)[:9]]
+        self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks, *self.scales = names
         self.out = a.opaque.results[0]
         attributes = a.opaque.attributes
         self.window, self.softcap = int(attributes["window"]), float(attributes["softcap"])
-        self.scale = float(attributes["scale"]) / (self.softcap or 1.0)
         self.tokens, self.heads, self.depth = a.shape(self.q)
         self.pages, self.length, self.shared, _ = a.shape(self.k)
         self.count, self.most_pages = a.shape(self.table)
@@ -68,6 +70,14 @@ class Ragged:
         #: heads of a task, and tasks that have those of one key head
         self.group = next(g for g in range(min(group, GROUP), 0, -1) if group % g == 0)
         self.parts = group // self.group
+        #: keys whose page is looked up together
+        self.run = gcd(self.length, self.lanes)
+        #: bits of a number in pages with scales; 0: they are floats
+        self.bits = 8 * a.shape(self.k)[3] // self.depth if self.scales[0] else 0
+        #: what queries and results are multiplied by; `rotate` makes rows longer
+        self.scale, self.shorter = float(attributes["scale"]) / (self.softcap or 1.0), 1.0
+        if self.bits:
+            self.scale, self.shorter = self.scale / rotation(self.depth) ** 0.5, rotation(self.width) ** -0.5
         #: tokens of a block, its rows at most, and its keys
         self.block = smaller(max(ROWS // self.group, 1), highest(self.tokens))
         self.rows, self.keys = self.block * self.group, -(-KEYS // self.lanes) * self.lanes
@@ -104,15 +114,17 @@ class Ragged:
         return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
 
     def within(self, name: str, size: int, value: Callable[[Expr], Expr], to: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """``to(i, value(i))`` for i below `size`, in vectors, and with zeros up to whole ones."""
+        """``to(i, value(i))`` for i below `size`, in vectors."""
         whole, rest = divmod(size, self.lanes)
         nest = self.vectors(name, whole, lambda i: to(i, value(i))) if whole else None
-        if not rest:
-            return seq(nest)
         lane = Var(f"{name}_r")
         i = lane + whole * self.lanes
-        zeros = For(lane.name, index(self.lanes), to(i, self.number(0.0)), "vector", self.lanes)
-        return seq(nest, zeros, For(lane.name, index(rest), to(i, value(i)), "vector", self.lanes))
+        return seq(nest, For(lane.name, index(rest), to(i, value(i)), "vector", self.lanes) if rest else None)
+
+    def padded(self, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """Zeros in the last vector of `size` numbers, if these do not fill it."""
+        last = size // self.lanes * self.lanes
+        return self.lane(lambda i: to(i + last, self.number(0.0))) if size % self.lanes else seq()
 
     # ---- the task ----
 
@@ -129,7 +141,9 @@ class Ragged:
         there = minimum(self.block, self.start(b + 1) - now("first"))
         position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
         end = minimum(now("position") + now("there"), self.most_pages * self.length)
-        seen = larger(now("position") - (self.window - 1), 0) if self.window else index(0)
+        seen: Expr = index(0)
+        if self.window:  # from the beginning of a run on
+            seen = larger(now("position") - (self.window - 1), 0) // self.run * self.run
         body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
         body = let("head", part // self.parts, let("query_head", part * self.group, body))
@@ -178,7 +192,19 @@ class Ragged:
         def value(d: Expr) -> Expr:
             return mul(self.read.read(self.q, (*at, d)), self.number(self.scale))
 
-        return self.over_rows(self.within("d", self.depth, value, lambda d, x: store("qs", (self.row, d), x, "query")))
+        def to(d: Expr, x: Expr) -> Stmt:
+            return store("qs", (self.row, d), x, "query")
+
+        row = seq(self.padded(self.depth, to), self.within("d", self.depth, value, to))
+        return self.over_rows(seq(row, self.rotated("qs", self.depth)))
+
+    def rotated(self, buffer: str, size: int) -> Stmt:
+        """A row of scratch memory, rotated as pages with scales are."""
+        return (
+            rotate(f"{buffer}_turned", lambda i: (buffer, (self.row, i)), size, self.dtype, self.lanes)
+            if self.bits
+            else seq()
+        )
 
     def begin_rows(self) -> Stmt:
         """Sums of nothing; a sink is a score that is there already."""
@@ -204,30 +230,63 @@ class Ragged:
         )
         return let("keys", there, body)
 
-    def brought(self, j: Expr, body: Stmt) -> Stmt:
-        """`body` for key j of the block, whose page and row in it are known there."""
-        at = now("key") + j
+    def brought(self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body(j)`` for j below `count`, keys of the block from `first` on, whose page and row in it are known there:
+        they are looked up once for a run of keys that are in one page."""
+        run, n = self.run, f"{name}_n"
+        at = now("key") + first + Var(name) * run
         page = larger(minimum(self.integer(self.table, now("sequence"), at // self.length), self.pages - 1), 0)
-        return let("page", page, let("slot", at % self.length, body))
+        rows = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)))
+        return loop(name, ceildiv(minimum(most, count), run), let("page", page, let("slot", at % self.length, rows)))
 
-    def element(self, pages: str, d: Expr) -> Expr:
-        at = (now("page"), now("slot"), now("head"), d)
-        return self.as_float(Load(pages, at, self.read.dtype(pages)))
+    def row_of_pages(self, name: str, pages: str, scales: str, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
+        """``to(d, x)`` for the first `size` numbers of a key or value, as floats."""
+        at = (now("page"), now("slot") + Var(f"{name}_n"), now("head"))
+
+        def element(d: Expr) -> Expr:
+            return self.as_float(Load(pages, (*at, d), self.read.dtype(pages)))
+
+        def whole(d: Expr, number: Callable[[Expr], Expr]) -> Expr:
+            byte = Op("extsi" if self.bits == 8 else "extui", (Load(pages, (*at, d), "i8"),), "i32")
+            return mul(Op("sitofp", (number(byte),), self.dtype), now("scale", self.dtype))
+
+        def half(byte: Expr, high: bool) -> Expr:
+            part = Op("shrui", (byte, Const(4, "i32")), "i32") if high else Op("andi", (byte, Const(15, "i32")), "i32")
+            return Op("subi", (part, Const(8, "i32")), "i32")
+
+        zeros = self.padded(size, to)
+        if not self.bits:
+            return seq(zeros, self.within(f"{name}_d", size, element, to))
+        scale = self.as_float(Load(scales, at, self.read.dtype(scales)))
+        if self.bits == 8:
+            return let("scale", scale, seq(zeros, self.within(f"{name}_d", size, lambda d: whole(d, lambda x: x), to)))
+        packed = self.read.shape(pages)[3]
+        halves = [self.within(f"{name}_d", min(size, packed), lambda d: whole(d, lambda x: half(x, False)), to)]
+        if size > packed:
+            more = self.within(
+                f"{name}_d", size - packed, lambda d: whole(d, lambda x: half(x, True)), lambda d, x: to(d + packed, x)
+            )
+            halves.append(more)
+        return let("scale", scale, seq(zeros, *halves))
 
     def bring_keys(self) -> Stmt:
         """As many keys as a vector has lanes."""
-        j = Var("kt") * self.lanes + Var("kj")
-        copy = self.within(
-            "kd", self.depth, lambda d: self.element(self.k, d), lambda d, x: store("ks", (Var("kj"), d), x, "key")
-        )
-        return For("kj", minimum(self.lanes, self.keys_there - Var("kt") * self.lanes), self.brought(j, copy))
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda d, x: store("ks", (j, d), x, "key")  # noqa: E731
+            return self.row_of_pages("kj", self.k, self.scales[0], self.depth, to)
+
+        first = Var("kt") * self.lanes
+        return self.brought("kj", first, minimum(self.lanes, self.keys_there - first), self.lanes, copy)
 
     def bring_values(self) -> Stmt:
-        pages = self.v or self.k
-        copy = self.within(
-            "ve", self.width, lambda e: self.element(pages, e), lambda e, x: store("vs", (Var("vj"), e), x, "value")
-        )
-        return For("vj", self.keys_there, self.brought(Var("vj"), copy))
+        pages, scales = (self.v, self.scales[1]) if self.v else (self.k, self.scales[0])
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda e, x: store("vs", (j, e), x, "value")  # noqa: E731
+            return self.row_of_pages("vj", pages, scales, self.width, to)
+
+        return self.brought("vj", index(0), self.keys_there, self.keys, copy)
 
     def scores(self) -> Stmt:
         """Of a row with the keys that were brought, whose sums lie in lanes; they are added up in one tree."""
@@ -340,7 +399,8 @@ class Ragged:
         lane = Var("e_r")
         more = For("e_r", index(rest), written(lane + whole * self.lanes), "vector", self.lanes) if rest else None
         body = seq(self.vectors("e", whole, written) if whole else None, more)
-        return self.over_rows(let("inverse", Op("divf", (self.number(1.0), safe), self.dtype), body))
+        inverse = Op("divf", (self.number(self.shorter), safe), self.dtype)
+        return self.over_rows(seq(self.rotated("o", self.width), let("inverse", inverse, body)))
 
 
 @direct("ragged_attention", writes_once=True, typical_sizes=True)

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ....support.dtypes import FLOATS
+from ....support.sizes import surely
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, minimum
 from ...machine import Machine
 from ...nest import Alloc, For, Stmt, Store, loop, seq, store
@@ -29,7 +30,8 @@ PLACES, LONGEST = 8, 96
 def lanes_pay(t: TopKKernel, machine: Machine) -> bool:
     """Whether there are lines for all lanes, and lists that stay in registers."""
     width, beside = t.lanes(machine, t.key), t.axis != len(t.lead)
-    return 1 < width <= prod(t.lead) and t.k <= PLACES and (t.size < LONGEST or beside) and t.key != "i1"
+    fit = width > 1 and surely(lambda: width <= prod(t.lead))
+    return fit and t.k <= PLACES and (t.size < LONGEST or beside) and t.key != "i1"
 
 
 def lists(t: TopKKernel, machine: Machine) -> Stmt:

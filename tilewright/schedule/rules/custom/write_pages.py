@@ -48,14 +48,29 @@ def build(kernel: Kernel, machine: Machine) -> Stmt:
         return loop("v", tasks.extent, For("lane", there, element(column), "vector", width))
 
     old = Var("page"), Var("old")
-    copy = loop("page", shape[0], loop("old", shape[1], over(old, pages, old, "copy")))
-    if any(p.name == pages for p in kernel.params):  # else there is nothing that the result could take the place of
-        marked = transform(copy, lambda x: replace(x, notes=(*x.notes, (COPIES, pages))) if isinstance(x, For) else x)
-        assert marked is not None
-        copy = marked
+    copy = copied(kernel, pages, loop("page", shape[0], loop("old", shape[1], over(old, pages, old, "copy"))))
     if 0 in (tokens, *row):
         return copy
+    write = over(place(s, slots, shape), rows, (Var("t"),), "write")
+    return tasks.parallel(seq(copy, loop("t", tokens, If(there(s, slots, shape), write))))
+
+
+def copied(kernel: Kernel, pages: str, copy: Stmt) -> Stmt:
+    """Loops that copy pages, marked as such if the result may take their place."""
+    if all(p.name != pages for p in kernel.params):
+        return copy
+    marked = transform(copy, lambda x: replace(x, notes=(*x.notes, (COPIES, pages))) if isinstance(x, For) else x)
+    assert marked is not None
+    return marked
+
+
+def place(s: Access, slots: str, shape: tuple[int, ...]) -> tuple[Expr, Expr]:
+    """The page of row t, and the row in it."""
     slot = Op("index_cast", (Load(slots, (Var("t"),), "i32"),), "index")
-    there = both(at_least(slot, 0), less(slot, index(shape[0] * shape[1])))
-    write = over((slot // shape[1], slot % shape[1]), rows, (Var("t"),), "write")
-    return tasks.parallel(seq(copy, loop("t", tokens, If(there, write))))
+    return slot // shape[1], slot % shape[1]
+
+
+def there(s: Access, slots: str, shape: tuple[int, ...]) -> Expr:
+    """Whether row t goes anywhere."""
+    slot = Op("index_cast", (Load(slots, (Var("t"),), "i32"),), "index")
+    return both(at_least(slot, 0), less(slot, index(shape[0] * shape[1])))

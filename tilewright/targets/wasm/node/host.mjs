@@ -2,8 +2,12 @@
 //
 //   node host.mjs FOLDER BACKEND THREADS
 //
-// Standard input: the bytes of all inputs of a run, one after the other. Standard output: one byte when the model is
-// loaded, then for each run the milliseconds (f64) and the bytes of all outputs.
+// Standard output: one byte when the model is loaded. Standard input: one word of 32 bits says what comes, standard
+// output has what is answered:
+//
+//   0           a run: the bytes of all inputs, one after the other; the milliseconds (f64) and the bytes of all outputs
+//   2 i + 1     the value of state i
+//   2 i + 2     a value for state i
 
 import fs from "node:fs";
 import path from "node:path";
@@ -55,7 +59,20 @@ async function serve(folder, backend, threads) {
   const { load, arrayOf } = await import(pathToFileURL(path.join(folder, "runner.js")));
   const model = await load("", { files: new LocalFiles(folder), backend, threads });
   await write(new Uint8Array(1));
-  for (;;) {
+  const word = new Uint32Array(1);
+  while (await read(new Uint8Array(word.buffer))) {
+    const state = model.states[(word[0] - 1) >> 1];
+    if (word[0] % 2) {
+      await write(bytesOf(await model.state(state.name)));
+      continue;
+    }
+    if (word[0]) {
+      const bytes = new Uint8Array(state.bytes);
+      if (!(await read(bytes))) break;
+      const kind = arrayOf(state);
+      await model.setState(state.name, new kind(bytes.buffer));
+      continue;
+    }
     const inputs = {};
     for (const tensor of model.inputs) {
       const bytes = new Uint8Array(tensor.bytes);
@@ -67,6 +84,7 @@ async function serve(folder, backend, threads) {
     await write(bytesOf(Float64Array.of(milliseconds)));
     for (const tensor of model.outputs) await write(bytesOf(outputs[tensor.name]));
   }
+  model.close();
 }
 
 globalThis.Worker = Worker;

@@ -46,6 +46,8 @@ export interface Result {
 export interface Session {
   readonly threads: number;
   run(arrays: readonly Elements[]): Promise<Elements[]>;
+  /** The memory with the value of a state, by its number. */
+  state?(i: number): Uint8Array;
   close(): void;
 }
 
@@ -62,10 +64,18 @@ export class Model {
   readonly name: string;
   readonly inputs: readonly Tensor[];
   readonly outputs: readonly Tensor[];
+  /** What lives between runs: zeros at first. */
+  readonly states: readonly Tensor[];
   readonly backend: string;
   readonly threads: number;
   /** Run once; the inputs are arrays by name. A TypeError says what is wrong with one. Calls run one after the other. */
   run(inputs: Record<string, Elements>): Promise<Result>;
+  /** The value of a state, a copy. */
+  state(name: string): Promise<Elements>;
+  /** Give a state another value. */
+  setState(name: string, array: Elements): Promise<void>;
+  /** All states are zeros again. */
+  reset(): Promise<void>;
   /** End its threads and give back its memory. */
   close(): void;
 }

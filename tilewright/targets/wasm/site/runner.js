@@ -49,6 +49,7 @@ export async function load(base = "./", options = {}) {
   if (manifest.format !== FORMAT) {
     throw new Error(`model.json has format ${manifest.format}, this runner reads ${FORMAT}: export the model again`);
   }
+  manifest.states ??= []; // sites of earlier versions have none
   const backend = await choose(manifest, options.backend);
   return new Model(manifest, backend.name, await backend.open(manifest, files, options));
 }
@@ -75,6 +76,7 @@ export class Model {
     this.name = manifest.name;
     this.inputs = manifest.inputs;
     this.outputs = manifest.outputs;
+    this.states = manifest.states;
     this.backend = backend;
     this.threads = session.threads;
     this.session = session;
@@ -86,8 +88,7 @@ export class Model {
     const arrays = this.inputs.map((tensor) => checked(tensor, inputs[tensor.name]));
     const unknown = Object.keys(inputs).filter((name) => !this.inputs.some((t) => t.name === name));
     if (unknown.length) throw new TypeError(`the model has no input ${unknown.join(", ")}`);
-    this.last = this.last.catch(() => {}).then(() => this.timed(arrays));
-    return this.last;
+    return this.queued(() => this.timed(arrays));
   }
 
   async timed(arrays) {
@@ -95,6 +96,38 @@ export class Model {
     const results = await this.session.run(arrays);
     const milliseconds = performance.now() - begin;
     return { outputs: Object.fromEntries(this.outputs.map((t, i) => [t.name, results[i]])), milliseconds };
+  }
+
+  /** The value of a state, a copy; states are zeros at first. */
+  state(name) {
+    const i = this.named(name);
+    const kind = arrayOf(this.states[i]);
+    return this.queued(() => new kind(this.session.state(i).slice().buffer));
+  }
+
+  /** Give a state another value. */
+  setState(name, array) {
+    const i = this.named(name);
+    checked(this.states[i], array);
+    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+    return this.queued(() => this.session.state(i).set(bytes));
+  }
+
+  /** All states are zeros again. */
+  reset() {
+    return this.queued(() => this.states.forEach((_, i) => this.session.state(i).fill(0)));
+  }
+
+  named(name) {
+    const i = this.states.findIndex((state) => state.name === name);
+    if (i < 0) throw new TypeError(`the model has no state ${name}`);
+    return i;
+  }
+
+  /** Do something when the calls before are done. */
+  queued(work) {
+    this.last = this.last.catch(() => {}).then(work);
+    return this.last;
   }
 
   /** End its threads and give back its memory. */

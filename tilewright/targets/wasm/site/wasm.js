@@ -70,17 +70,22 @@ async function prepare(manifest, name, files, options, threads) {
     end = at + bytes;
     return at;
   };
+  const count = manifest.inputs.length + manifest.outputs.length + 2 * manifest.states.length;
   const places = {
     control: take(2 * ALIGN), // the number of the last run, then the arrivals at barriers
-    table: take(4 * (manifest.inputs.length + manifest.outputs.length)),
+    table: take(4 * count),
     weights: take(manifest.weights.bytes),
     arena: take(manifest.memory.arena + threads * manifest.memory.scratch),
     arrays: [...manifest.inputs, ...manifest.outputs].map((tensor) => take(tensor.bytes)),
+    states: manifest.states.map((state) => {
+      const value = take(state.bytes);
+      return [value, state.swapped ? take(state.bytes) : value];
+    }),
     stacks: take(shared ? threads * stack : 0), // else the module's own
   };
   const missing = Math.ceil(end / PAGE) - memory.buffer.byteLength / PAGE;
   if (missing > 0) memory.grow(missing);
-  new Uint32Array(memory.buffer, places.table, places.arrays.length).set(places.arrays);
+  new Uint32Array(memory.buffer, places.table, count).set([...places.arrays, ...places.states.flat()]);
   await fill(manifest.weights, files, options, new Uint8Array(memory.buffer, places.weights, manifest.weights.bytes));
   return { manifest, memory, module, exports, places, threads, stack };
 }
@@ -110,11 +115,32 @@ class Session {
     if (!memory) throw new Error("the model is closed");
     arrays.forEach((array, i) => view(array.constructor, memory, places.arrays[i], array.length).set(array));
     await this.compute();
+    this.exchange();
     return manifest.outputs.map((tensor, i) => {
       const kind = arrayOf(tensor);
       const at = places.arrays[manifest.inputs.length + i];
       return view(kind, memory, at, tensor.bytes / kind.BYTES_PER_ELEMENT).slice();
     });
+  }
+
+  /** The two buffers of a state that is not written in place change places. */
+  exchange() {
+    const table = this.table();
+    this.manifest.states.forEach((state, i) => {
+      if (state.swapped) table.subarray(2 * i, 2 * i + 2).reverse();
+    });
+  }
+
+  /** Of each state the address of its value, and of its next value. */
+  table() {
+    const { memory, manifest, places } = this;
+    return view(Uint32Array, memory, places.table + 4 * places.arrays.length, 2 * manifest.states.length);
+  }
+
+  /** The memory that has the value of a state, by its number. */
+  state(i) {
+    if (!this.memory) throw new Error("the model is closed");
+    return view(Uint8Array, this.memory, this.table()[2 * i], this.manifest.states[i].bytes);
   }
 
   compute() {

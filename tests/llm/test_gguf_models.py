@@ -1,0 +1,104 @@
+"""GGUF files of small random models are the same model as the folder of Hugging Face that they were made of: records of
+the configuration and weights are equal, and so is what is compiled of them."""
+
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+
+from llm import gguf_files  # noqa: E402
+from llm import test_architectures as folders  # noqa: E402
+
+from tilewright.llm.checkpoint import FolderSource  # noqa: E402
+from tilewright.llm.gguf.model import GgufSource  # noqa: E402
+from tilewright.llm.gguf.reader import read_gguf  # noqa: E402
+from tilewright.llm.layers.rope import frequencies  # noqa: E402
+from tilewright.ops.block_weights import BlockWeights  # noqa: E402
+from tilewright.support.errors import ModelError, UnsupportedError  # noqa: E402
+
+#: what files cannot say
+UNSAID = {"use_sliding_window": False, "query_pre_attn_scalar": 8, "scale_attn_by_inverse_layer_idx": False}
+CASES = [c for c in folders.CASES if c not in ("opt", "olmo3")]  # llama.cpp has no OPT
+
+
+@pytest.fixture
+def sayable(monkeypatch):
+    for case, (name, fields) in list(folders.CASES.items()):
+        said = fields | {k: v for k, v in UNSAID.items() if k in fields}
+        monkeypatch.setitem(folders.CASES, case, (name, said))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_is_the_model_of_its_folder(case, tmp_path, sayable):
+    folders.saved(case, tmp_path)
+    gguf_files.write(tmp_path, tmp_path / "model.gguf")
+    model, weights = FolderSource(tmp_path).read()
+    source = GgufSource(tmp_path / "model.gguf")
+    found, arrays = source.read()
+    if case == "llama":  # the file has the factors that the config computes
+        for layer, other in zip(model.layers, found.layers, strict=True):
+            ropes = layer.blocks[0].body.rope, other.blocks[0].body.rope
+            np.testing.assert_allclose(*(frequencies(r, model.context) for r in ropes), rtol=1e-6)
+    else:
+        assert found == model
+    assert set(arrays) == set(weights)
+    for name, array in weights.items():
+        np.testing.assert_allclose(np.asarray(arrays[name], np.float32), array, atol=1e-7, rtol=0, err_msg=name)
+    assert source.digest() == GgufSource(tmp_path / "model.gguf").digest()
+
+
+def test_files_in_parts_and_damaged_ones(tmp_path, sayable):
+    folders.saved("qwen3", tmp_path)
+    whole = tmp_path / "model.gguf"
+    gguf_files.write(tmp_path, whole, "Q8_0")
+    file = read_gguf(whole)
+    tensors = list(file.tensors.values())
+    for i in range(3):
+        part = gguf.GGUFWriter(tmp_path / f"m-0000{i + 1}-of-00003.gguf", "qwen3")
+        for key, value in (("split.no", i), ("split.count", 3)):
+            part.add_uint16(key, value)
+        part.add_int32("split.tensors.count", len(tensors))
+        if i == 0:
+            gguf_files._metadata(part, gguf_files.config_of(tmp_path))
+        for t in tensors[i::3]:
+            part.add_tensor(t.name, np.array(t.data), raw_dtype=gguf.GGMLQuantizationType[t.kind])
+        part.write_header_to_file()
+        part.write_kv_data_to_file()
+        part.write_tensors_to_file()
+        part.close()
+    first = tmp_path / "m-00001-of-00003.gguf"
+    (model, weights), (found, arrays) = GgufSource(whole).read(), GgufSource(first).read()
+    assert found == model
+    q = "layers.1.mlp.gate.weight"
+    assert isinstance(arrays[q], BlockWeights)
+    np.testing.assert_array_equal(arrays[q].words, weights[q].words)
+    (tmp_path / "m-00002-of-00003.gguf").rename(tmp_path / "other.gguf")
+    with pytest.raises(ModelError, match="parts of the model are missing: m-00002"):
+        read_gguf(first)
+    with pytest.raises(ModelError, match="is one of 3 parts"):
+        read_gguf(tmp_path / "other.gguf")
+
+    data = whole.read_bytes()
+    bad = tmp_path / "bad.gguf"
+    for cut in (*range(0, 2000, 97), len(data) // 2, len(data) - 1):
+        bad.write_bytes(data[:cut])
+        with pytest.raises(ModelError):
+            read_gguf(bad)
+    rng = np.random.default_rng(0)
+    start = len(data) - sum(t.data.nbytes for t in tensors)
+    for _ in range(300):  # headers with a few other bytes are read, or are one clear error
+        changed = bytearray(data)
+        for place in rng.integers(0, start, 3):
+            changed[place] = rng.integers(256)
+        bad.write_bytes(changed)
+        with contextlib.suppress(ModelError, UnsupportedError):
+            GgufSource(bad).read()
+    bad.write_bytes(b"PK\x03\x04" + data[4:])
+    with pytest.raises(ModelError, match="does not begin with 'GGUF'"):
+        read_gguf(bad)
+    bad.write_bytes(data[:4] + struct.pack(">I", 3) + data[8:])
+    with pytest.raises(UnsupportedError, match="big-endian"):
+        read_gguf(bad)

@@ -1,0 +1,229 @@
+"""The server on a local port, as the official client sees it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from llm.script_runner import ChatTokenizer, ScriptRunner
+
+openai = pytest.importorskip("openai", reason="needs the package openai")
+pytest.importorskip("uvicorn", reason="needs uvicorn and starlette: tilewright[llm]")
+
+from tilewright.llm.engine.engine import Engine  # noqa: E402
+from tilewright.llm.server.app import make_app  # noqa: E402
+from tilewright.llm.server.language import Language  # noqa: E402
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "days": [1, 2]}}\n</tool_call>'
+ANSWERS = {
+    "hello": "Hi there, Ünsal!",
+    "weather?": f"Let me see.\n{CALL}\n{CALL}",
+    "think": "<think>First, this.</think>\n\nThen that.",
+    "forced": '{"city": "Bonn"}',
+    "required": '[{"name": "weather", "parameters": {"city": "Ulm"}}]',
+    "Köln": "It rains.",
+}
+WEATHER = {
+    "name": "weather",
+    "description": "The weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TOOL = {"type": "function", "function": WEATHER}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(ScriptRunner(ANSWERS), ChatTokenizer(), queue=8) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine):
+    import uvicorn
+
+    from tilewright.llm.server.run import listen
+
+    language = Language("tiny", engine, ChatTokenizer(), context=512, tools="hermes", reasoning="think")
+    sock = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(language, api_key="secret"), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    base = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
+    with openai.OpenAI(base_url=base, api_key="secret", max_retries=0, timeout=60) as client:
+        yield client
+    server.should_exit = True
+    thread.join(20)
+
+
+def says(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def free(engine) -> bool:
+    """Whether all pages come back: none is in use but those of the cache of prefixes."""
+    for _ in range(200):
+        if not engine.metrics()["running"] + engine.metrics()["waiting"]:
+            break
+        time.sleep(0.02)
+    engine.call(engine.cache.clear)
+    return engine.metrics()["pages_used"] == 0 and engine.metrics()["pages_cached"] == 0
+
+
+def test_models(client):
+    assert [m.id for m in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "tilewright"
+
+
+def test_completions(client, engine):
+    made = client.completions.create(model="tiny", prompt="user: hello\nassistant: ", max_tokens=100)
+    assert made.choices[0].text == ANSWERS["hello"] and made.choices[0].finish_reason == "stop"
+    assert made.usage.prompt_tokens == 1 + len("user: hello\nassistant: ")
+    short = {"model": "tiny", "temperature": 0, "max_tokens": 7}
+    made = client.completions.create(prompt=["one", "two"], n=2, echo=True, **short)
+    assert [c.index for c in made.choices] == [0, 1, 2, 3]
+    assert [c.text[:3] for c in made.choices] == ["one", "one", "two", "two"]
+    assert {c.finish_reason for c in made.choices} == {"length"} and made.usage.completion_tokens == 28
+    tokens = client.completions.create(prompt=[256, *b"one"], **short)
+    assert "one" + tokens.choices[0].text == made.choices[0].text
+    stream = client.completions.create(
+        prompt=["one", "two"], stream=True, stream_options={"include_usage": True}, **short
+    )
+    texts, usage = ["one", "two"], None
+    for event in stream:
+        usage = event.usage or usage
+        for choice in event.choices:
+            texts[choice.index] += choice.text
+    assert texts == [made.choices[0].text, made.choices[2].text] and usage.completion_tokens == 14
+    stopped = client.completions.create(model="tiny", prompt="user: hello\nassistant: ", stop=["there", "x"])
+    assert stopped.choices[0].text == "Hi " and stopped.choices[0].finish_reason == "stop"
+    bias = client.completions.create(prompt="one", logit_bias={"113": 100}, **short)
+    assert bias.choices[0].text == "q" * 7
+    assert free(engine)
+
+
+def test_seeds(client):
+    def text(**more):
+        made = client.completions.create(model="tiny", prompt="a", max_tokens=12, temperature=1.5, n=2, **more)
+        return [c.text for c in made.choices]
+
+    first = text(seed=7)
+    assert first == text(seed=7) and first != text(seed=8) and first[0] != first[1]
+
+
+def test_chat(client):
+    made = client.chat.completions.create(model="tiny", messages=says("hello"), n=2)
+    assert [c.message.content for c in made.choices] == [ANSWERS["hello"]] * 2
+    assert made.choices[0].message.tool_calls is None and made.usage.prompt_tokens < 40
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    made = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}], max_tokens=2)
+    assert made.choices[0].message.content == "Hi" and made.choices[0].finish_reason == "length"
+    events = list(client.chat.completions.create(model="tiny", messages=says("hello"), stream=True))
+    assert events[0].choices[0].delta.role == "assistant" and events[-1].choices[0].finish_reason == "stop"
+    assert "".join(e.choices[0].delta.content or "" for e in events) == ANSWERS["hello"]
+    assert len(events) > 10
+
+
+def test_reasoning_is_apart(client):
+    made = client.chat.completions.create(model="tiny", messages=says("think")).choices[0].message
+    assert (made.reasoning_content, made.content) == ("First, this.", "Then that.")
+    extra = {"chat_template_kwargs": {"begin": "<think>"}}  # the template has begun it
+    whole = client.chat.completions.create(model="tiny", messages=says("think"), extra_body=extra)
+    assert whole.choices[0].message.content == "Then that."
+    assert "First, this." in whole.choices[0].message.reasoning_content
+    events = list(client.chat.completions.create(model="tiny", messages=says("think"), stream=True))
+    deltas = [e.choices[0].delta for e in events]
+    assert "".join(getattr(d, "reasoning_content", None) or "" for d in deltas) == "First, this."
+    assert "".join(d.content or "" for d in deltas) == "Then that."
+
+
+def test_tools(client):
+    ask = {"model": "tiny", "messages": says("weather?"), "tools": [TOOL]}
+    made = client.chat.completions.create(**ask).choices[0]
+    assert made.finish_reason == "tool_calls" and made.message.content == "Let me see."
+    assert [c.function.name for c in made.message.tool_calls] == ["weather"] * 2
+    assert json.loads(made.message.tool_calls[0].function.arguments) == {"city": "Köln", "days": [1, 2]}
+    assert len({c.id for c in made.message.tool_calls}) == 2
+    calls: dict[int, list[str]] = {}
+    for event in client.chat.completions.create(**ask, stream=True):
+        for call in event.choices[0].delta.tool_calls or []:
+            calls.setdefault(call.index, ["", ""])
+            calls[call.index][0] += call.function.name or ""
+            calls[call.index][1] += call.function.arguments or ""
+    assert [c[0] for c in calls.values()] == ["weather"] * 2
+    assert [c[1] for c in calls.values()] == [c.function.arguments for c in made.message.tool_calls]
+    one = client.chat.completions.create(**ask, parallel_tool_calls=False).choices[0].message
+    assert len(one.tool_calls) == 1
+    none = client.chat.completions.create(**ask, tool_choice="none").choices[0]
+    assert none.message.tool_calls is None and "<tool_call>" in none.message.content
+    history = [
+        *says("?"),
+        {"role": "assistant", "tool_calls": [c.model_dump() for c in made.message.tool_calls]},
+        {"role": "tool", "tool_call_id": made.message.tool_calls[0].id, "content": "rain"},
+    ]
+    assert client.chat.completions.create(model="tiny", messages=history).choices[0].message.content
+
+
+def test_responses(client):
+    first = client.responses.create(model="tiny", input="hello", instructions="Be kind.")
+    assert first.output_text == ANSWERS["hello"] and first.status == "completed"
+    again = client.responses.create(model="tiny", input=says("and?"), previous_response_id=first.id)
+    assert again.output_text == ANSWERS["hello"]  # its prompt has the turn before
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="not kept"):
+        client.responses.create(model="tiny", input="x", previous_response_id=first.id)
+    short = client.responses.create(model="tiny", input="letters", max_output_tokens=5)
+    assert short.status == "incomplete" and short.incomplete_details.reason == "max_output_tokens"
+    with client.responses.stream(model="tiny", input="think") as stream:
+        kinds = [e.type for e in stream]
+        whole = stream.get_final_response()
+    assert whole.output_text == "Then that." and [o.type for o in whole.output] == ["reasoning", "message"]
+    assert whole.output[0].content[0].text == "First, this."
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+    assert "response.output_text.delta" in kinds and "response.reasoning_text.delta" in kinds
+    tools = [{"type": "function", **WEATHER}]
+    with client.responses.stream(model="tiny", input="weather?", tools=tools) as stream:
+        events = list(stream)
+        called = stream.get_final_response()
+    calls = [o for o in called.output if o.type == "function_call"]
+    assert [json.loads(c.arguments)["city"] for c in calls] == ["Köln", "Köln"]
+    assert sum(e.type == "response.function_call_arguments.done" for e in events) == 2
+    plain = client.responses.create(model="tiny", input="weather?", tools=tools)
+    assert [o.type for o in plain.output] == [o.type for o in called.output] == ["message", *["function_call"] * 2]
+    outputs = [{"type": "function_call_output", "call_id": calls[0].call_id, "output": "rain"}]
+    after = client.responses.create(model="tiny", input=outputs, previous_response_id=plain.id)
+    assert after.output_text
+
+
+def test_embeddings(client, engine):
+    made = client.embeddings.create(model="tiny", input=["a", "b", "a"], encoding_format="float")
+    vectors = np.array([d.embedding for d in made.data])
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1) and np.array_equal(vectors[0], vectors[2])
+    assert not np.allclose(vectors[0], vectors[1]) and made.usage.prompt_tokens == 6
+    packed = client.embeddings.create(model="tiny", input="b", encoding_format="base64").data[0].embedding
+    assert np.allclose(np.frombuffer(base64.b64decode(packed), "<f4"), vectors[1])
+    many = client.embeddings.create(model="tiny", input=[f"text {i}" for i in range(30)])  # more than the queue
+    assert len(many.data) == 30 and free(engine)
+
+
+def test_errors(client):
+    chat = client.chat.completions.create
+    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+        chat(model="other", messages=says("x"))
+    with pytest.raises(openai.BadRequestError, match="'temperature' must be from 0 to 2") as caught:
+        chat(model="tiny", messages=says("x"), temperature=3)
+    assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError, match="do not fit") as caught:
+        chat(model="tiny", messages=says("x" * 600))
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="not among 'tools'"):
+        choice = {"type": "function", "function": {"name": "other"}}
+        chat(model="tiny", messages=says("x"), tools=[TOOL], tool_choice=choice)
+    with pytest.raises(openai.BadRequestError, match="unknown field 'magic'"):
+        chat(model="tiny", messages=says("x"), extra_body={"magic": 1})
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()

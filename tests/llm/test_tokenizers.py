@@ -1,0 +1,187 @@
+"""Tokenizers against `transformers` and `tokenizers` on random text: byte-level pairs, SentencePiece, added tokens;
+those of GGUF files against those that they were made of."""
+
+import json
+import random
+
+import pytest
+
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
+
+from tilewright.llm.gguf.reader import GgufFile  # noqa: E402
+from tilewright.llm.gguf.tokenizer import CONTROL, PATTERNS, USER, tokenizer_of  # noqa: E402
+from tilewright.llm.tokenizer import load_tokenizer  # noqa: E402
+from tilewright.support.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
+
+CORPUS = [
+    "The quick brown fox doesn't jump over 1234 lazy dogs.\n\n  It's theirs; we'll see: they've 42 of them!",
+    "def f(x):\n\treturn {'a': [1, 22, 333], \"b\": x ** 2}  # comment\r\n",
+    "Grüße aus Köln, naïve café — «déjà vu»… 日本語のテキスト、中文字符。한국어 조금 🙂🚀 e\u0301 नमस्ते",
+] * 4
+SPECIAL = ["<s>", "</s>", "<|im_end|>"]
+
+
+def random_texts(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    kinds = ["abcXYZ", " \t\n\r ", "0123456789", "'s're'LL'd.,!?#$%-_/\\", "äßé日本語한\u0301\u200b🙂", "▁Ġ<0x41>"]
+    words = [" ".join(CORPUS)[i : i + 9] for i in range(0, 300, 7)]
+    made = []
+    for _ in range(count):
+        parts = [rng.choice(words) if rng.random() < 0.4 else rng.choice(rng.choice(kinds)) for _ in range(20)]
+        made.append("".join(parts + ([rng.choice(SPECIAL), " x"] if rng.random() < 0.2 else [])))
+    return ["", " ", "\n", *made]
+
+
+def byte_level(patterns, normalizer=None):
+    """Trained byte pairs with these cuts, as a Hugging Face folder would have it."""
+    hf = Tokenizer(models.BPE())
+    if normalizer:
+        hf.normalizer = normalizer
+    cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+    hf.pre_tokenizer = pre_tokenizers.Sequence(
+        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    hf.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    hf.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=SPECIAL)
+    )
+    hf.add_tokens([AddedToken("<tool>", normalized=False)])
+    return hf
+
+
+def sentencepiece(prefix=True):
+    """Pairs with scores and bytes for what is unknown, as Llama 2 has them."""
+    hf = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    before = [normalizers.Prepend("▁")] if prefix else []
+    hf.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", "▁")])
+    after = [decoders.Strip(" ", 1, 0)] if prefix else []
+    hf.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
+    special = ["<unk>", *SPECIAL, *(f"<0x{i:02X}>" for i in range(256))]
+    hf.train_from_iterator(CORPUS[:2], trainers.BpeTrainer(vocab_size=500, special_tokens=special))
+    state = json.loads(hf.to_str())  # what was trained has the bytes as special tokens
+    state["added_tokens"] = [t for t in state["added_tokens"] if not t["content"].startswith("<0x")]
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def folder_of(path, hf, config=None):
+    hf.save(str(path / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast", **(config or {})}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+def gguf_of(hf, kind, pre):
+    """What llama.cpp's conversion writes of a tokenizer."""
+    state = json.loads(hf.to_str())
+    texts = [hf.id_to_token(i) for i in range(hf.get_vocab_size())]
+    types = [1] * len(texts)
+    for t in state["added_tokens"]:
+        types[t["id"]] = CONTROL if t["special"] else USER
+    meta = {"tokenizer.ggml.model": kind, "tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": types}
+    meta |= {
+        "tokenizer.ggml.bos_token_id": hf.token_to_id("<s>"),
+        "tokenizer.ggml.eos_token_id": hf.token_to_id("</s>"),
+    }
+    merges = [tuple(m) for m in state["model"]["merges"]]
+    if kind == "gpt2":
+        meta |= {"tokenizer.ggml.pre": pre, "tokenizer.ggml.merges": [" ".join(m) for m in merges]}
+        return meta
+    types[0] = 2
+    for i, t in enumerate(texts):
+        types[i] = 6 if t.startswith("<0x") else types[i]
+    ranks = {}
+    for rank, (left, right) in enumerate(merges):
+        ranks.setdefault(left + right, rank)
+    meta["tokenizer.ggml.scores"] = [-float(ranks.get(t, len(merges) + i)) for i, t in enumerate(texts)]
+    return meta | {
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.chat_template": "t",
+        "tokenizer.chat_template.tool_use": "u",
+    }
+
+
+def check_bytes(tokenizer, texts):
+    """The bytes of tokens are the text, whole characters or not."""
+    for text in texts:
+        ids = tokenizer.encode(text)
+        joined = b"".join(tokenizer.token_bytes(i) for i in ids if i not in tokenizer.special).decode(
+            "utf-8", "replace"
+        )
+        joined = joined.removeprefix(" ") if tokenizer.strips_space else joined
+        assert joined == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "pieces without a prefix"])
+def test_a_folder_is_read_as_transformers_reads_it(tmp_path, kind):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    hf = byte_level(PATTERNS["llama3"]) if kind == "bytes" else sentencepiece(kind == "pieces")
+    if kind == "pieces":
+        hf.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    folder = folder_of(tmp_path, hf)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 2]}')
+    tokenizer, want = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    texts = random_texts(60)
+    for text in texts:
+        assert tokenizer.encode(text, special=True) == want(text)["input_ids"]
+        assert tokenizer.encode(text) == want(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(tokenizer.encode(text)) == want.decode(tokenizer.encode(text), skip_special_tokens=True)
+    check_bytes(tokenizer, texts)
+    assert (tokenizer.bos, tokenizer.vocabulary) == (want.bos_token_id, len(want))
+    assert tokenizer.eos == {2, 3, want.eos_token_id}
+    assert tokenizer.token_bytes(10**6) == b""
+    assert tokenizer.encode("\ud800") == tokenizer.encode("?")
+
+
+@pytest.mark.parametrize(
+    "pre", ["llama3", "qwen2", "gpt-2", "smollm", "tekken", "gpt-4o", "deepseek-v3", "deepseek-llm"]
+)
+def test_byte_pairs_of_gguf(pre):
+    hf = byte_level(PATTERNS[pre], normalizers.NFC() if pre == "qwen2" else None)
+    if pre in ("llama3", "tekken"):
+        hf.model.ignore_merges = True
+    tokenizer = tokenizer_of(GgufFile("x", gguf_of(hf, "gpt2", pre)))
+    for text in random_texts(60, seed=1):
+        assert tokenizer.encode(text) == hf.encode(text, add_special_tokens=False).ids
+    check_bytes(tokenizer, random_texts(20, seed=2))
+    begins = pre in ("llama3", "tekken")
+    assert tokenizer.encode("a", special=True) == [0] * begins + tokenizer.encode("a")
+    assert tokenizer.eos == {hf.token_to_id("</s>"), hf.token_to_id("<|im_end|>")}
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_of_gguf(prefix):
+    hf = sentencepiece(prefix)
+    meta = gguf_of(hf, "llama", "") | {"tokenizer.ggml.add_space_prefix": prefix}
+    tokenizer = tokenizer_of(GgufFile("x", meta))
+    for text in random_texts(60, seed=3):
+        assert tokenizer.encode(text) == hf.encode(text, add_special_tokens=False).ids
+    check_bytes(tokenizer, random_texts(20, seed=4))
+    assert tokenizer.encode("a", special=True)[0] == tokenizer.bos
+    assert set(tokenizer.templates) == {"default", "tool_use"}
+
+
+def test_every_pattern_compiles_and_loses_nothing():
+    for name, patterns in PATTERNS.items():
+        cuts = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
+        for text in random_texts(5, seed=5):
+            assert "".join(word for word, _ in cuts.pre_tokenize_str(text)) == text, name
+
+
+def test_what_cannot_be_read(tmp_path):
+    with pytest.raises(UsageError, match="no folder"):
+        load_tokenizer(tmp_path / "none")
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        tokenizer_of(GgufFile("x", {}))
+    with pytest.raises(UnsupportedError, match="kind 't5'"):
+        tokenizer_of(GgufFile("x", {"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["a"]}))
+    with pytest.raises(UnsupportedError, match="'fancy'"):
+        tokenizer_of(GgufFile("x", gguf_of(byte_level([]), "gpt2", "fancy")))

@@ -1,0 +1,122 @@
+"""How long drafts are: what a step of more rows costs, as measured, against the tokens that it is likely to give."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+
+_STALE = 512  # steps after which a cost that was not measured again is forgotten
+_GAIN = 1.02  # less than that is not worth a draft
+
+
+class CostCurve:
+    """Milliseconds of a step by its tokens, in units of a step of now: what makes all steps slower, a longer text or a
+    busy machine, does not count as the cost of a draft.
+
+    >>> curve = CostCurve()
+    >>> for tokens, ms in ((1, 10.0), (8, 17.0)):
+    ...     curve.add(tokens, ms)
+    >>> round(curve(4) / curve(1), 2)
+    1.3
+    """
+
+    def __init__(self) -> None:
+        self.base = 0.0
+        self.steps = 0
+        self._keys: list[int] = []
+        self._known: dict[int, list[float]] = {}  # [tokens, cost / base, step when it was measured]
+
+    def add(self, tokens: int, ms: float) -> None:
+        self.steps += 1
+        key = tokens if tokens <= 64 else 64 + int(8 * math.log2(tokens / 64))
+        entry = self._known.get(key)
+        if entry is None:
+            self.base = self.base or ms
+            bisect.insort(self._keys, key)
+            self._known[key] = [tokens, ms / self.base, self.steps]
+            return
+        ms = min(ms, 3 * self.base * entry[1])  # another process, a page fault
+        self.base += 0.2 * (ms / entry[1] - self.base)
+        entry[0] += 0.2 * (tokens - entry[0])
+        entry[1] += 0.1 * (ms / self.base - entry[1])
+        entry[2] = self.steps
+
+    def __call__(self, tokens: int) -> float:
+        """Between two that were measured on a line; above all of them like the last, so that it is tried."""
+        if not self._keys:
+            return 1.0
+        at = bisect.bisect_left(self._keys, tokens if tokens <= 64 else 64 + int(8 * math.log2(tokens / 64)))
+        for key in self._keys[max(at - 1, 0) : at + 1]:
+            if self.steps - self._known[key][2] > _STALE and len(self._keys) > 1:
+                self._keys.remove(key)
+                del self._known[key]
+                return self(tokens)
+        upper = self._known[self._keys[min(at, len(self._keys) - 1)]]
+        lower = self._known[self._keys[max(at - 1, 0)]]
+        if upper[0] <= lower[0] or tokens >= upper[0]:
+            return upper[1]
+        if tokens <= lower[0]:
+            return lower[1]
+        return lower[1] + (upper[1] - lower[1]) * (tokens - lower[0]) / (upper[0] - lower[0])
+
+
+class Rate:
+    """How often the next token of a draft is right, lately; without any, as it was elsewhere.
+
+    >>> rate = Rate(Rate())
+    >>> for _ in range(20):
+    ...     rate.add(3, 4)
+    >>> 0.7 < rate() < 0.75
+    True
+    """
+
+    def __init__(self, elsewhere: Rate | None = None) -> None:
+        self.elsewhere, self.right, self.tried = elsewhere, 0.0, 0.0
+
+    def add(self, right: int, tried: int) -> None:
+        keep = 0.9 if self.elsewhere else 0.98
+        self.right, self.tried = self.right * keep + right, self.tried * keep + tried
+        if self.elsewhere:
+            self.elsewhere.add(right, tried)
+
+    def forget(self) -> None:
+        """A step without a trial: what was is trusted a little less, so that it is tried again some day."""
+        self.right, self.tried = self.right * 0.995, self.tried * 0.995
+
+    def __call__(self) -> float:
+        return (self.right + 2 * (self.elsewhere() if self.elsewhere else 0.7)) / (self.tried + 2)
+
+
+def lengths(
+    cost: CostCurve, tokens: int, texts: int, drafts: Sequence[tuple[float, int, float]], room: int
+) -> list[int]:
+    """How many tokens of each draft to take. tokens: of the step without drafts; texts: how many of them give a new
+    one; drafts: (rate, length, cost of a token of it in units of `cost`); room: tokens that may come.
+
+    The gain of the i-th token of a draft is the chance that it and all before it are right. Tokens are added by their
+    gain, and the number with the most expected tokens a time is taken.
+
+    >>> cost = CostCurve()
+    >>> for t, ms in ((1, 10.0), (2, 10.1), (4, 10.5), (8, 19.0)):
+    ...     cost.add(t, ms)
+    >>> lengths(cost, 1, 1, [(0.9, 8, 0.0)], 8), lengths(cost, 1, 1, [(0.01, 8, 0.0)], 8)
+    ([3], [0])
+    """
+    order = sorted(
+        ((rate**i, d, price) for d, (rate, length, price) in enumerate(drafts) for i in range(1, length + 1)),
+        key=lambda g: -g[0],
+    )[: max(room, 0)]
+    best, taken = texts / cost(tokens) * _GAIN, 0
+    expected, extra = float(texts), 0.0
+    for n, (gain, _, price) in enumerate(order, 1):
+        expected, extra = expected + gain, extra + price
+        if (value := expected / (cost(tokens + n) + extra)) > best:
+            best, taken = value, n
+    counts = [0] * len(drafts)
+    for _, d, _ in order[:taken]:
+        counts[d] += 1
+    return counts
+
+
+__all__ = ["CostCurve", "Rate", "lengths"]
