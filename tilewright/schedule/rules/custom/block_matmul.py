@@ -62,6 +62,8 @@ class Product:
         self.vectors, self.lanes = tile(machine, self.columns)
         self.tiles = -(-self.columns // self.lanes)
         self.width = self.vectors * self.lanes
+        #: the tile of columns among those of the weights
+        self.place: Expr = Var("nt")
         self.height = choose("rows", tuple(range(1, 13)), self.high())
 
     def high(self) -> int:
@@ -144,7 +146,7 @@ class Product:
         if w.w not in self.kernel.constants:
             return ()
         size, line = self.width * w.block * w.bits // 32, self.machine.line_bytes // 4
-        first = (Var("nt") * w.blocks + (b + blocks)) * size
+        first = (self.place * w.blocks + (b + blocks)) * size
         return tuple((w.w, first + i) for i in range(0, size, line))
 
     def ahead_of_few(self, height: int, b: Expr) -> tuple[tuple[str, Expr], ...]:
