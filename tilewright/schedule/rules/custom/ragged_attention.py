@@ -32,6 +32,8 @@ from .rotation import rotate
 
 #: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
 ROWS, KEYS, GROUP = 32, 64, 16
+#: vectors of a row that are laid out
+UNROLLED = 16
 #: vectors of sums that a tile of the second product has at most
 SUMS = 16
 
@@ -104,11 +106,11 @@ class Ragged:
             return x
         return Op("extf" if self.dtype == "f64" or x.dtype != "f64" else "truncf", (x,), self.dtype)
 
-    def vectors(self, name: str, count: Expr | int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """``body`` for all lanes of so many vectors."""
+    def vectors(self, name: str, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body`` for all lanes of so many vectors, laid out one after the other if they are few."""
         lane = Var(f"{name}_l")
         inner = For(lane.name, index(self.lanes), body(Var(f"{name}_o") * self.lanes + lane), "vector", self.lanes)
-        return loop(f"{name}_o", count, inner)
+        return loop(f"{name}_o", count, inner, "unroll" if count <= UNROLLED else "serial")
 
     def lane(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
