@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,15 @@ class CompiledRunner:
         states = self.executable.states
         for name in states:
             yield name, states[name], snapshots if name in self._snapshots else pages
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights and the form of the cache: states that were saved fit a model with the same one."""
+        found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
+        for array in self._decode.package.constants:
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return found.hexdigest()
 
     def reset(self) -> None:
         """All pages and snapshots are zeros again."""
