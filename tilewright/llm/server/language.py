@@ -150,7 +150,7 @@ def _checked(piece: Piece) -> Piece:
 
 
 @dataclass
-class Call:
+class ToolCall:
     """A call of a tool, as far as it is there."""
 
     name: str
@@ -166,7 +166,7 @@ class Answer:
     tool_parser: ToolParser | NamedCall | None = None
     text: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     tokens: int = 0
     reasoning_tokens: int = 0
     cached: int = 0
@@ -207,7 +207,7 @@ class Answer:
         elif delta.kind == "reasoning":
             self.reasoning += delta.text
         elif delta.kind == "call":
-            self.calls.append(Call(delta.text))
+            self.calls.append(ToolCall(delta.text))
         else:
             self.calls[delta.index].arguments += delta.text
 
@@ -235,4 +235,4 @@ async def collect(answers: Answers, found: Sequence[Answer]) -> None:
             found[number].feed(piece)
 
 
-__all__ = ["Answer", "Answers", "Call", "Language", "collect", "finite", "identifier", "usage_of"]
+__all__ = ["Answer", "Answers", "ToolCall", "Language", "collect", "finite", "identifier", "usage_of"]
