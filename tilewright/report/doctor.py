@@ -25,7 +25,10 @@ EXTRAS = {
     "jax": (("jax",), "JAX programs"),
     "tune": (("lightgbm",), "tilewright tune"),
     "llm": (
-        ("tokenizers", "safetensors", "gguf", "jinja2", "llguidance", "starlette", "uvicorn"),
+        (
+            *("tokenizers", "safetensors", "gguf", "jinja2", "llguidance"),
+            *("starlette", "uvicorn", "prometheus_client", "httpx"),
+        ),
         "language models, tilewright serve",
     ),
     "ray": (("lightgbm", "ray"), "tuning on machines of a Ray cluster"),
