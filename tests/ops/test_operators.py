@@ -189,6 +189,8 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 4, 2, 8), f(5, 4, 4, 8), f(5, 4, 4, 8), i(2, 3, high=5), i(2, low=2, high=12)], {"scale": 0.3}),
         ([f(1, 2, 3, 4), f(2, 2, 1, 4), f(2, 2, 1, 4), i(1, 3, high=2), i(1, low=3), f(3, 6)], {"scale": 0.5}),
     ],
+    "rotary": [([f(3, 2, 10), f(3, 4), f(3, 4, low=-1.0)], {"interleaved": x}) for x in (False, True)]
+    + [([f(5, 1, 64), f(5, 32), f(5, 32, low=-1.0)], {})],
     "write_pages": [
         ([f(5, 4, 2, 6), f(4, 2, 6), np.array([7, -1, 19, 0], np.int32)], {}),
         ([f(3, 4), f(2), np.array([12, 11], np.int32)], {}),

@@ -76,7 +76,7 @@ def batch(form, rng):
     for b, (n, length) in enumerate(zip(tokens, lengths, strict=True)):
         for i in range(-(-length // form.page)):
             table[b, i] = next(order)
-        first = max(length - n - form.window + 1, 0) if form.window else 0
+        first = max(length - n - form.window + 1, 0) // form.page * form.page if form.window else 0
         at = np.arange(first if n else length, length)
         for name in {"k", "v"} & x.keys():
             x[name][table[b, at // form.page], at % form.page] = rng.standard_normal((len(at), *x[name].shape[2:]))

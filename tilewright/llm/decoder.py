@@ -10,11 +10,12 @@ import numpy as np
 
 from ..ir.graph_builder import Maker
 from ..ir.types import Type
+from ..ops.block_weights import BlockWeights
 from ..support.dims import Dim
 from ..support.errors import ModelError, UnsupportedError
 from .batch import Limits
 from .config import Model, Pool, Rope
-from .layers.linear import linear, linear_tiled, rows_of_tiled, tiled_rows
+from .layers.linear import block_operands, linear, linear_tiled, rows_of_tiled, tiled_rows
 from .layers.norm import normalized
 from .layers.rope import angles
 
@@ -137,7 +138,7 @@ class Scope:
         self.step.states[f"{name}.{self.layer}"] = value
 
 
-def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: int, precision: str = "f32") -> Graph:
+def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: int, precision: str = "auto") -> Graph:
     """The graph of a step: inputs as in `INPUTS` and the states; outputs ``logits`` f32 [R, vocabulary], ``hidden`` f32
     [R, hidden] and, as ``next:NAME``, the states. Sizes by name are open.
 
@@ -168,7 +169,10 @@ def _embedded(step: Step) -> ir.Value:
     """Embeddings of the tokens in f32, [T, hidden]."""
     make, model, root = step.make, step.model, Scope(step, "")
     table, tokens = root.weight("embedding.weight"), step.inputs["tokens"]
-    if model.tied:
+    if isinstance(table, BlockWeights):
+        operands = block_operands(make, table, "embedding")
+        x = make("block_rows", tokens, *operands, **table.attributes, place="embedding")
+    elif model.tied:
         step.tied = make.constant(tiled_rows(table), "embedding")
         x = rows_of_tiled(make, step.tied, tokens)
     else:
@@ -191,7 +195,9 @@ def _rows(make: Maker, table: np.ndarray, indices: ir.Value, name: str) -> ir.Va
 def _logits(step: Step, hidden: ir.Value) -> ir.Value:
     make, model, root = step.make, step.model, Scope(step, "")
     if step.tied is not None:
-        logits = linear_tiled(make, hidden, step.tied, model.vocabulary)
+        logits = linear_tiled(make, hidden, step.tied, model.vocabulary, step.precision)
+    elif model.tied:
+        logits = linear(make, hidden, [root.weight("embedding.weight")], place="head", precision=step.precision)
     else:
         logits = root.linear(hidden, "head")
     if model.logits_scale != 1:

@@ -52,10 +52,10 @@ class Router:
         if self.normalized:
             total = make("reduce_sum", shares, axes=(1,), keepdims=True)
             if self.epsilon:
-                total = make("add", total, make.constant(np.float32(self.epsilon)))
+                total = make("add", total, make.constant(np.asarray(self.epsilon, np.float32)))
             shares = make("div", shares, total)
         if self.scale != 1:
-            shares = make("mul", shares, make.constant(np.float32(self.scale)))
+            shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
         return make("cast", chosen, to="i32"), shares
 
     def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
@@ -71,8 +71,8 @@ class Router:
         numbers = make.constant(np.arange(self.groups, dtype=np.int64)[None, :, None], "groups")
         same = make("equal", make("reshape", chosen, shape=(-1, 1, self.top_groups)), numbers)
         there = make("reduce_max", make("cast", same, to="i32"), axes=(2,), keepdims=True)
-        worst = make.constant(np.float32(-np.inf))
-        there = make("equal", there, make.constant(np.int32(1)))
+        worst = make.constant(np.asarray(-np.inf, np.float32))
+        there = make("equal", there, make.constant(np.asarray(1, np.int32)))
         return make("reshape", make("where", there, grouped, worst), shape=(-1, self.count))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...ir.types import Type
 from ..config import Norm
-from .attention import written
 from .norm import normalized
 from .rope import rotated
 
@@ -57,7 +56,7 @@ class LatentAttention:
         both = rotated(make, both, *at.step.angles(self.rope), self.rope)
         q_turned, k_turned = make("split", both, sizes=(heads, 1), axis=1)
         row = make("concat", make("reshape", latent, shape=(-1, 1, self.rank)), k_turned, axis=2)
-        at.set_state("k", written(at, at.state("k"), row))
+        at.set_state("k", make("write_pages", at.state("k"), row, inputs["slots"], place=at.name))
         keys, values = self._absorbed(at)
         q = make("concat", make("einsum", q, keys, equation="thn,hnl->thl"), q_turned, axis=2)
         out = make(

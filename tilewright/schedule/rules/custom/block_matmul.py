@@ -35,6 +35,12 @@ VECTORS = 2
 SHARE = 2
 
 
+def tile(machine: Machine, columns: int) -> tuple[int, int]:
+    """Vectors and lanes of a tile of columns."""
+    width = min(lanes(machine), 1 << max(columns - 1, 0).bit_length())
+    return min(VECTORS, -(-columns // width)), width
+
+
 class Product:
     """One product as a loop nest: the parts that f32 and bytes share.
 
@@ -53,9 +59,8 @@ class Product:
         self.weights = Weights(self.read, first)
         self.x, self.out = self.read.operand(0), self.read.opaque.results[0]
         self.rows, self.columns = self.read.shape(self.out)
-        self.lanes = min(lanes(machine), 1 << max(self.columns - 1, 0).bit_length())
+        self.vectors, self.lanes = tile(machine, self.columns)
         self.tiles = -(-self.columns // self.lanes)
-        self.vectors = min(VECTORS, self.tiles)
         self.width = self.vectors * self.lanes
         self.height = choose("rows", tuple(range(1, 13)), self.high())
 

@@ -17,6 +17,7 @@ are done early take blocks of others (the last blocks of a prompt see the most k
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from ....ops.write_quantized_pages import rotation
 from ....support.dtypes import wide
@@ -69,6 +70,8 @@ class Ragged:
         #: heads of a task, and tasks that have those of one key head
         self.group = next(g for g in range(min(group, GROUP), 0, -1) if group % g == 0)
         self.parts = group // self.group
+        #: keys whose page is looked up together
+        self.run = gcd(self.length, self.lanes)
         #: bits of a number in pages with scales; 0: they are floats
         self.bits = 8 * a.shape(self.k)[3] // self.depth if self.scales[0] else 0
         #: what queries and results are multiplied by; `rotate` makes rows longer
@@ -138,7 +141,9 @@ class Ragged:
         there = minimum(self.block, self.start(b + 1) - now("first"))
         position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
         end = minimum(now("position") + now("there"), self.most_pages * self.length)
-        seen = larger(now("position") - (self.window - 1), 0) if self.window else index(0)
+        seen: Expr = index(0)
+        if self.window:  # from the beginning of a run on
+            seen = larger(now("position") - (self.window - 1), 0) // self.run * self.run
         body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
         body = let("head", part // self.parts, let("query_head", part * self.group, body))
@@ -225,15 +230,18 @@ class Ragged:
         )
         return let("keys", there, body)
 
-    def brought(self, j: Expr, body: Stmt) -> Stmt:
-        """`body` for key j of the block, whose page and row in it are known there."""
-        at = now("key") + j
+    def brought(self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body(j)`` for j below `count`, keys of the block from `first` on, whose page and row in it are known there:
+        they are looked up once for a run of keys that are in one page."""
+        run, n = self.run, f"{name}_n"
+        at = now("key") + first + Var(name) * run
         page = larger(minimum(self.integer(self.table, now("sequence"), at // self.length), self.pages - 1), 0)
-        return let("page", page, let("slot", at % self.length, body))
+        rows = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)))
+        return loop(name, ceildiv(minimum(most, count), run), let("page", page, let("slot", at % self.length, rows)))
 
     def row_of_pages(self, name: str, pages: str, scales: str, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``to(d, x)`` for the first `size` numbers of a key or value, as floats."""
-        at = (now("page"), now("slot"), now("head"))
+        at = (now("page"), now("slot") + Var(f"{name}_n"), now("head"))
 
         def element(d: Expr) -> Expr:
             return self.as_float(Load(pages, (*at, d), self.read.dtype(pages)))
@@ -248,31 +256,37 @@ class Ragged:
 
         zeros = self.padded(size, to)
         if not self.bits:
-            return seq(zeros, self.within(name, size, element, to))
+            return seq(zeros, self.within(f"{name}_d", size, element, to))
         scale = self.as_float(Load(scales, at, self.read.dtype(scales)))
         if self.bits == 8:
-            return let("scale", scale, seq(zeros, self.within(name, size, lambda d: whole(d, lambda x: x), to)))
+            return let("scale", scale, seq(zeros, self.within(f"{name}_d", size, lambda d: whole(d, lambda x: x), to)))
         packed = self.read.shape(pages)[3]
-        halves = [self.within(name, min(size, packed), lambda d: whole(d, lambda x: half(x, False)), to)]
+        halves = [self.within(f"{name}_d", min(size, packed), lambda d: whole(d, lambda x: half(x, False)), to)]
         if size > packed:
             more = self.within(
-                name, size - packed, lambda d: whole(d, lambda x: half(x, True)), lambda d, x: to(d + packed, x)
+                f"{name}_d", size - packed, lambda d: whole(d, lambda x: half(x, True)), lambda d, x: to(d + packed, x)
             )
             halves.append(more)
         return let("scale", scale, seq(zeros, *halves))
 
     def bring_keys(self) -> Stmt:
         """As many keys as a vector has lanes."""
-        j = Var("kt") * self.lanes + Var("kj")
-        copy = self.row_of_pages(
-            "kd", self.k, self.scales[0], self.depth, lambda d, x: store("ks", (Var("kj"), d), x, "key")
-        )
-        return For("kj", minimum(self.lanes, self.keys_there - Var("kt") * self.lanes), self.brought(j, copy))
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda d, x: store("ks", (j, d), x, "key")  # noqa: E731
+            return self.row_of_pages("kj", self.k, self.scales[0], self.depth, to)
+
+        first = Var("kt") * self.lanes
+        return self.brought("kj", first, minimum(self.lanes, self.keys_there - first), self.lanes, copy)
 
     def bring_values(self) -> Stmt:
         pages, scales = (self.v, self.scales[1]) if self.v else (self.k, self.scales[0])
-        copy = self.row_of_pages("ve", pages, scales, self.width, lambda e, x: store("vs", (Var("vj"), e), x, "value"))
-        return For("vj", self.keys_there, self.brought(Var("vj"), copy))
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda e, x: store("vs", (j, e), x, "value")  # noqa: E731
+            return self.row_of_pages("vj", pages, scales, self.width, to)
+
+        return self.brought("vj", index(0), self.keys_there, self.keys, copy)
 
     def scores(self) -> Stmt:
         """Of a row with the keys that were brought, whose sums lie in lanes; they are added up in one tree."""
