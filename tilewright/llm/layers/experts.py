@@ -44,7 +44,7 @@ class Router:
     pairs: bool = False
 
     def build(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The experts of each token, i32 [T, each], and their shares, f32 [T, each]."""
+        """The experts of each token, i64 [T, each], and their shares, f32 [T, each]."""
         make = at.make
         logits = at.linear(x, "router")
         scores = make("softmax", logits, axis=1) if self.scores == "softmax" else make("sigmoid", logits)
@@ -62,7 +62,7 @@ class Router:
             shares = make("div", shares, total)
         if self.scale != 1:
             shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
-        return make("cast", chosen, to="i32"), shares
+        return chosen, shares
 
     def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
         """The scores, -inf in all groups but the best."""
