@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +92,7 @@ class Chat:
         """Only the system's message is left."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
-    def answer(self, text: str) -> Iterator[Delta]:
+    def answer(self, text: str) -> Generator[Delta, None, None]:
         """Say something; what the model answers. An answer that is not read to its end (the iterator is closed, or
         Ctrl-C comes) stops, and what there is of it is kept. UsageError for what does not fit into the context: then
         nothing was said."""
@@ -176,20 +176,22 @@ class Terminal:
             raise UsageError(f"cannot write {file!r}: {error}") from None
 
     def _answer(self, text: str) -> None:
-        begin, thinks = time.perf_counter(), False
+        begin, thinks, some = time.perf_counter(), False, False
         deltas = self.chat.answer(text)
         try:
             for delta in deltas:
+                some = True
                 if thinks != (delta.kind == "reasoning"):
                     sys.stdout.write(self._dim[thinks] if not thinks else self._dim[1] + "\n")
                     thinks = not thinks
                 sys.stdout.write(printable(delta.text))
                 sys.stdout.flush()
         except KeyboardInterrupt:  # the answer ends, not the chat
-            pass
+            some = True
         finally:
-            deltas.close()  # type: ignore[attr-defined]
-            print(self._dim[1] if thinks else "")
+            deltas.close()
+            if some:
+                print(self._dim[1] if thinks else "")
         if self._verbose:
             seconds = time.perf_counter() - begin
             note(f"{self.chat.tokens} tokens, {self.chat.tokens / seconds:.1f} a second")

@@ -126,16 +126,20 @@ def serve(
     }
     if not is_local(host) and not key:
         note(f"warning: whoever reaches {host} can use this server: give it an --api-key", wanted=True)
+
+    def say(shown: int) -> None:
+        address = f"[{host}]" if ":" in host else host
+        note(f"serving {', '.join(names)} on http://{address}:{shown} (Ctrl-C ends)", wanted=True)
+
     if replicas > 1:
         from ..llm.server.replicas import serve_replicas
 
-        serve_replicas(settings, replicas, host, port, shutdown_limit)
+        serve_replicas(settings, replicas, host, port, shutdown_limit, lambda: say(port))
         return
     sock = listen(host, port)
     with loading("loading") as report:
         made, close = load_app(settings, report)
-    address = f"[{host}]" if ":" in host else host
-    note(f"serving {', '.join(names)} on http://{address}:{sock.getsockname()[1]} (Ctrl-C ends)", wanted=True)
+    say(sock.getsockname()[1])
     serve_app(made, sock, shutdown_limit, close)
 
 

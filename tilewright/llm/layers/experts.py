@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...ir.types import Type
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 #: the least numbers of x that have a scale together, where weights are in blocks
 LEAST_BLOCK = 32

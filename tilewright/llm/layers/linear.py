@@ -56,7 +56,7 @@ def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], p
     parts = []
     for w in weights if joined is None else [joined]:
         if rounded and (w.zero is None or w.zero.dtype == np.uint8):
-            block = max(w.block, X_BLOCK)
+            block = w.block if w.shape[1] % X_BLOCK else max(w.block, X_BLOCK)
             rows = make("quantize_blocks", x, block=block, part=w.block)
             parts.append(
                 make("integer_block_matmul", *rows, *block_operands(make, w, place), **w.attributes, place=place)

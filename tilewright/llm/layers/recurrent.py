@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 def convolved(at: Scope, x: ir.Value) -> ir.Value:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
+from ....ops.ragged_attention import part_length
 from ....ops.write_quantized_pages import rotation
 from ....support.dtypes import wide
 from ....support.sizes import highest, smaller
@@ -32,6 +33,8 @@ from .rotation import rotate
 
 #: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
 ROWS, KEYS, GROUP = 32, 64, 16
+#: vectors of a row that are laid out
+UNROLLED = 16
 #: vectors of sums that a tile of the second product has at most
 SUMS = 16
 
@@ -57,13 +60,15 @@ class Ragged:
         self.read = a = Access(kernel)
         names = [n or "" for n in (*a.opaque.operands, *[None] * 9)[:9]]
         self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks, *self.scales = names
-        self.out = a.opaque.results[0]
+        self.out, *self.partial = a.opaque.results
         attributes = a.opaque.attributes
         self.window, self.softcap = int(attributes["window"]), float(attributes["softcap"])
         self.tokens, self.heads, self.depth = a.shape(self.q)
         self.pages, self.length, self.shared, _ = a.shape(self.k)
         self.count, self.most_pages = a.shape(self.table)
-        self.width = a.shape(self.out)[2]
+        self.width = a.shape(self.out)[-1]
+        #: parts of the keys, each with results of its own
+        self.splits = int(attributes.get("parts", 1))
         self.dtype = wide(a.dtype(self.q))
         self.lanes = lanes(machine, self.dtype)
         group = self.heads // self.shared
@@ -104,11 +109,11 @@ class Ragged:
             return x
         return Op("extf" if self.dtype == "f64" or x.dtype != "f64" else "truncf", (x,), self.dtype)
 
-    def vectors(self, name: str, count: Expr | int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """``body`` for all lanes of so many vectors."""
+    def vectors(self, name: str, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body`` for all lanes of so many vectors, laid out one after the other if they are few."""
         lane = Var(f"{name}_l")
         inner = For(lane.name, index(self.lanes), body(Var(f"{name}_o") * self.lanes + lane), "vector", self.lanes)
-        return loop(f"{name}_o", count, inner)
+        return loop(f"{name}_o", count, inner, "unroll" if count <= UNROLLED else "serial")
 
     def lane(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
@@ -131,12 +136,13 @@ class Ragged:
     def build(self) -> Stmt:
         blocks = self.tokens // self.block + self.count
         task, number = Var("task"), Var("task") % blocks
+        split = task // blocks % self.splits if self.splits > 1 else index(0)
         found = If(
             Op("cmpi.sle", (self.start(Var("b")) // self.block + Var("b"), number), "i1"),
             store("sequence", (), Var("b"), "sequence"),
         )
         b = now("sequence")
-        part = task // blocks
+        part = task // (blocks * self.splits)
         first = self.start(b) + (number - self.start(b) // self.block - b) * self.block
         there = minimum(self.block, self.start(b + 1) - now("first"))
         position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
@@ -144,11 +150,14 @@ class Ragged:
         seen: Expr = index(0)
         if self.window:  # from the beginning of a run on
             seen = larger(now("position") - (self.window - 1), 0) // self.run * self.run
+        if self.splits > 1:
+            run = part_length(self.integer(self.lengths, b), self.splits)
+            end, seen = minimum(end, (now("split") + 1) * run), larger(now("split") * run, seen)
         body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
-        body = let("head", part // self.parts, let("query_head", part * self.group, body))
+        body = let("head", part // self.parts, let("query_head", part * self.group, let("split", split, body)))
         body = let("sequence", index(0), seq(loop("b", self.count, found), body))
-        return loop("task", self.shared * self.parts * blocks, body, "thread")
+        return loop("task", self.shared * self.parts * self.splits * blocks, body, "thread")
 
     def rows_of_block(self) -> Stmt:
         d = self.dtype
@@ -211,7 +220,8 @@ class Ragged:
         top, total = self.number(float("-inf")), self.number(0.0)
         if self.sinks:
             sink = self.as_float(Load(self.sinks, (now("query_head") + Var("h"),), self.read.dtype(self.sinks)))
-            top, total = sink, self.number(1.0)  # type: ignore[assignment]
+            first = Op("cmpi.eq", (now("split"), index(0)), "i1")
+            top, total = select(first, sink, top), select(first, self.number(1.0), total)  # type: ignore[assignment]
         zero = self.vectors("e", self.widths, lambda e: store("o", (self.row, e), self.number(0.0), "o.begin"))
         return self.over_rows(
             seq(store("top", (self.row,), top, "top.begin"), store("total", (self.row,), total, "total.begin"), zero)
@@ -311,6 +321,8 @@ class Ragged:
         sees: Expr = Op("cmpi.sle", (at, position), "i1")
         if self.window:
             sees = both(sees, Op("cmpi.slt", (position, at + self.window), "i1"))
+        if self.splits > 1:  # a vector may reach beyond the last key of a part
+            sees = both(sees, less(at, now("end")))
         return select(sees, score, self.number(float("-inf")))
 
     def softmax(self) -> Stmt:
@@ -391,6 +403,9 @@ class Ragged:
         safe = select(Op("cmpf.oeq", (total, self.number(0.0)), "i1"), self.number(1.0), total)
         at = now("first") + Var("i"), now("query_head") + Var("h")
 
+        if self.partial:
+            at, safe = (*at, now("split"), index(0)), self.number(1.0)
+
         def written(e: Expr) -> Stmt:
             value = mul(self.f("o", self.row, e), now("inverse", self.dtype))
             return self.read.write(self.out, (*at, e), value, "out")
@@ -398,14 +413,16 @@ class Ragged:
         whole, rest = divmod(self.width, self.lanes)
         lane = Var("e_r")
         more = For("e_r", index(rest), written(lane + whole * self.lanes), "vector", self.lanes) if rest else None
-        body = seq(self.vectors("e", whole, written) if whole else None, more)
+        told = [store(to, at, self.f(x, self.row), x) for to, x in zip(self.partial, ("top", "total"), strict=False)]
+        body = seq(self.vectors("e", whole, written) if whole else None, more, *told)
         inverse = Op("divf", (self.number(self.shorter), safe), self.dtype)
         return self.over_rows(seq(self.rotated("o", self.width), let("inverse", inverse, body)))
 
 
 @direct("ragged_attention", writes_once=True, typical_sizes=True)
+@direct("ragged_attention_parts", typical_sizes=True)
 def build(kernel: Kernel, machine: Machine) -> Stmt:
-    """The loop nest of ``tw.ragged_attention``."""
+    """The loop nest of ``tw.ragged_attention``, or of parts of it."""
     made = Ragged(kernel, machine)
     return seq() if 0 in kernel.buffer(made.out).shape else made.build()
 
