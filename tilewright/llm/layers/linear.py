@@ -95,10 +95,9 @@ def rows_of_tiled(make: Maker, weight: ir.Value, indices: ir.Value) -> ir.Value:
     return make("cast", found, to="f32")
 
 
-def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int, precision: str = "auto") -> ir.Value:
-    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]; see `linear`."""
-    if type_of(weight).dtype == "bf16" and precision != "f32":
-        x = make("cast", x, to="bf16")
+def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int) -> ir.Value:
+    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]. x stays as it is:
+    rounded to bf16 it would want the weights in another layout, and few rows want logits."""
     attributes = {} if type_of(weight).dtype == "f32" else {"dtype": "f32"}
     out = make("einsum", x, weight, equation="mk,akb->mab", place="head", **attributes)
     count = type_of(weight).dims[0] * TILE
