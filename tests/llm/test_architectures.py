@@ -28,6 +28,12 @@ LLAMA3 = {
 }  # fmt: skip
 LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.5], "long_factor": [2.0, 3.0, 5.0], "rope_theta": 1e4}
 GPT = {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+MIXTURE = SIZES | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+LATENT = SIZES | {
+    "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_group": 4,
+    "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
 #: case -> class of transformers, fields
 CASES = {
     "llama": ("Llama", SIZES | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True}),
@@ -62,6 +68,32 @@ CASES = {
         SIZES | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5,
                  "attention_multiplier": 0.2},
     ),
+    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_moe": ("Qwen2Moe", MIXTURE | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
+    "qwen3_moe": ("Qwen3Moe", MIXTURE | {"head_dim": 16, "norm_topk_prob": True}),
+    "qwen3_next": (
+        "Qwen3Next",
+        MIXTURE | {
+            "num_hidden_layers": 3, "head_dim": 16, "shared_expert_intermediate_size": 40,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        },
+    ),
+    "deepseek_v2": ("DeepseekV2", LATENT | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5}),
+    "deepseek_v3": (
+        "DeepseekV3",
+        LATENT | {"q_lora_rank": 20, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "nemotron_h": (
+        "NemotronH",
+        SIZES | {
+            "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"],
+            "head_dim": 8, "ssm_state_size": 16, "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2,
+            "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_latent_size": 16,
+            "moe_shared_expert_intermediate_size": 20,
+        },
+    ),
 }  # fmt: skip
 
 
@@ -78,6 +110,12 @@ def saved(case, folder):
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms too
             parameter.add_(torch.randn_like(parameter) * 0.05)
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.uniform_(-0.2, 0.2)
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):  # a bound that it has for prompts and not for single tokens
+            module.time_step_limit = (0.0, float("inf"))
     model.save_pretrained(folder)
     return model
 
@@ -92,6 +130,8 @@ class Sequences:
 
     def __init__(self, runner: CompiledRunner, count: int) -> None:
         self.runner, self.lengths = runner, [0] * count
+        #: the snapshot of each, -1 before the first token
+        self.snapshots = [-1] * count
         pages = np.random.default_rng(1).permutation(PAGES).astype(np.int32)
         self.table = pages[: count * (PAGES // count)].reshape(count, -1)
 
@@ -114,6 +154,12 @@ class Sequences:
             "table": self.table[list(chunks), : -(-max(lengths) // PAGE)],
             "rows": np.arange(sum(sizes)),
         }
+        if self.runner.limits.snapshots:
+            integers["initial"] = [self.snapshots[b] for b in chunks]
+            integers["keep"] = np.full(sum(sizes), -1)
+            for b, end in zip(chunks, np.cumsum(sizes), strict=True):
+                self.snapshots[b] = 2 * b + 1
+                integers["keep"][end - 1] = 2 * b + 1
         result = self.runner.step(Batch(**{n: np.ascontiguousarray(a, np.int32) for n, a in integers.items()}))
         ends = np.cumsum(sizes)
         return {b: result.logits[e - n : e].copy() for b, n, e in zip(chunks, sizes, ends, strict=True)}

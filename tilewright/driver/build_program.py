@@ -20,6 +20,8 @@ from ..program.plan import CallEffects, MemoryPlan, StorageValue, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
+from ..schedule.primitives.memory import keeps_order
+from ..support.aligned import address
 from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
 from ..support.lazy_array import LazyArray
@@ -32,6 +34,7 @@ from .states import find_states
 
 if TYPE_CHECKING:
     from .placement import Placed
+    from .request import PackedBefore
 
 
 def build_program(
@@ -45,6 +48,7 @@ def build_program(
     states: Mapping[str, str] | None = None,
     devices: Target | Placed | None = None,
     growing: Mapping[str, Growth] | None = None,
+    before: PackedBefore | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
@@ -53,9 +57,10 @@ def build_program(
     the graph cannot be used afterwards. With `lazy` those that are packed are each a `LazyArray`, whose elements are
     gone when the next one is read. `states`: inputs that live between runs -> the outputs that follow them.
     `growing`: those of them that grow in a buffer for their largest value. `devices` says which of several each call
-    runs on; inputs and outputs are on the first, a state and a constant where they are used.
+    runs on; inputs and outputs are on the first, a state and a constant where they are used. `before`: what other
+    entries of the package have packed.
     """
-    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}).run()
+    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}, before).run()
 
 
 class _Builder:
@@ -70,6 +75,7 @@ class _Builder:
         states: Mapping[str, str] | None,
         devices: Target | Placed | None,
         growing: Mapping[str, Growth],
+        before: PackedBefore | None,
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices
         self.kernels = {**kernels, COPY: KernelInfo()}
@@ -79,6 +85,7 @@ class _Builder:
         self.uses: dict[str, int] | None = self.count_uses() if consume else None
         self.signature = _Signature.of(graph, states, growing)
         self.values: list[StorageValue] = []
+        self.before = before
         self.lazy, self.pool = lazy, HugePagePool(reused=lazy)
         self.ids: dict[ir.Value, int] = {}
         self.constants: list[np.ndarray] = []
@@ -214,6 +221,8 @@ class _Builder:
             source = source.owner.operation.operands[0]
         attrs = source.owner.operation.attributes
         name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
+        if pack is not None and t.dims and not any(pack.repeats) and keeps_order(t.dims, pack.splits, pack.order):
+            pack = None
         form = None if pack is None else (pack.splits, pack.order, pack.repeats)
         key = (name, t.shape if pack else t.size, form, self.here)
         if key not in self.constant_ids:
@@ -222,10 +231,13 @@ class _Builder:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
             called, dtype = name if len(name) < 200 else "constant", _array_type(array).dtype
             array = self.packed(array, t.dims, pack) if pack else np.ascontiguousarray(array)
-            self.constants.append(array)
-            self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
-            home = ("constant", len(self.constants) - 1)
-            self.constant_ids[key] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
+            place = key if pack else (address(array), array.nbytes, dtype, self.here)  # one array in two shapes is one
+            if place not in self.constant_ids:
+                self.constants.append(array)
+                self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
+                home = ("constant", len(self.constants) - 1)
+                self.constant_ids[place] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
+            self.constant_ids[key] = self.constant_ids[place]
         if self.uses is not None and name in self.uses:
             self.uses[name] -= 1
             if not self.uses[name]:
@@ -237,6 +249,9 @@ class _Builder:
             made = pack_array(array.reshape(shape), pack, self.pool)
             release_pages(array)
             return made
+
+        if self.before is not None and not self.lazy:
+            return self.before.array(array, (shape, pack.splits, pack.order, pack.repeats), make)
 
         # `Package.constants` says who may have one
         return LazyArray(packed_shape(shape, pack), array.dtype, make) if self.lazy else make()  # type: ignore[return-value]

@@ -1,7 +1,8 @@
 """Compiling several models to one executable: their entries share constants, code and states.
 
 Each model is compiled as it would be alone; then equal constants become one array, whatever they are called. Kernels
-are called by what they compute, so equal ones come from the cache of kernels, and are in a package once.
+are called by what they compute, so equal ones come from the cache of kernels, and are in a package once. Products of
+open sizes that have one name pack their weights as the first entry with them does, so that these are there once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
 from ..support.options import Options
 from ..targets.base import find
-from .request import CompileRequest
+from .request import CompileRequest, PackedBefore
 from .service import serve
 
 
@@ -37,12 +38,12 @@ def compile_entries(sources: Mapping[str, Any], options: Options) -> MultiExecut
     if not sources or options.stop_after is not None:
         why = "stop_after shows one model" if sources else "there is no model to compile"
         raise UsageError(f"{why}: entries are {{'prefill': 'prefill.onnx', 'decode': 'decode.onnx'}}")
-    pool, packages = ConstantPool(), dict[str, Package]()
+    pool, packages, before = ConstantPool(), dict[str, Package](), PackedBefore()
     for name, source in sources.items():
         own = _options_of(name, options, list(sources))
         if isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
             source = front_end.trace(source, None, None)  # called with arrays, not as a program of JAX is
-        made = serve(CompileRequest(source, own, keep=False))
+        made = serve(CompileRequest(source, own, keep=False, packed=before))
         if not isinstance(made, Executable):
             raise UnsupportedError(
                 f"entry {name!r} leaves shapes open: {'; '.join(map(str, made.inputs))}",

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..support.options import Options
 
 if TYPE_CHECKING:
     from ..program.package import Package
     from .journal import Observer
+
+
+class PackedBefore:
+    """What the entries of one package have packed, in the order in which they are compiled: each follows those before.
+
+    layouts: how kernels with open sizes pack their constants (splits and order), by their names. Arrays that several
+    entries have (one graph in two of them) are packed once.
+    """
+
+    def __init__(self) -> None:
+        self.layouts: dict[str, Mapping[str, tuple[object, object]]] = {}
+        self._arrays: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+
+    def array(self, source: np.ndarray, form: tuple[object, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What `make` gives for this array and form; what it gave before for the same object."""
+        key = (id(source), *form)
+        known = self._arrays.get(key)
+        if known is None or known[0]() is not source:
+            known = self._arrays[key] = weakref.ref(source), make()
+        return known[1]
 
 
 @dataclass(frozen=True)
@@ -40,6 +63,8 @@ class CompileRequest:
     observe: Observer | None = None
     #: may replace constants of the package by equal ones before it is loaded
     share: Callable[[Package], None] | None = None
+    #: what entries of the same package that were compiled before have packed
+    packed: PackedBefore | None = None
 
     @staticmethod
     def of(source: Any, **how: Any) -> CompileRequest:
@@ -48,4 +73,4 @@ class CompileRequest:
         return CompileRequest(source, Options.of(**how), **own)
 
 
-__all__ = ["CompileRequest"]
+__all__ = ["CompileRequest", "PackedBefore"]

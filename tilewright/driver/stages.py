@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -224,6 +225,10 @@ def _schedule_all(state: State) -> None:
             state.journal.notes.append(f"{name} was cut in two. As one kernel, {divided.why}")
         state.module.verify("schedule")
         state.journal.texts["fuse"] = _graph_text(state)  # the kernels that there are
+    if state.request.packed is not None and current() is not None:
+        for name, nest in state.nests.items():
+            made = {n: (p.splits, p.order) for n, p in nest.packs.items()}
+            state.request.packed.layouts.setdefault(name, made)
     order = [n for f in state.module.functions() if (n := symbol_of(f)) in state.kernels]
     tables: tuple[dict[str, Any], ...] = (state.kernels, state.schedules, state.nests)
     for table in tables:
@@ -243,6 +248,8 @@ def _schedule_new(state: State, tuned: Any, parts: dict[str, Any]) -> dict[str, 
         functions.remove(f)
         _take(state, read_kernel(f))
     todo = _make(state, [k for f in functions if not _recall(state, k := read_kernel(f), f, tuned)])
+    if (before := state.request.packed) is not None:
+        todo = [replace(k, layouts=before.layouts.get(k.name, {})) for k in todo]
     for number, kernel in enumerate(todo):
         state.kernel_done(number, len(todo))
         check_time("schedule", kernel.name)
@@ -330,6 +337,7 @@ def make_package(state: State) -> None:
         minimize=d.minimize_memory,
         consume=state.consume,
         lazy=state.unloaded,
+        before=state.request.packed,
         states=state.options.states,
         devices=devices_in(state.module, state.target),
         growing=state.growing,

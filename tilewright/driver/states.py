@@ -54,15 +54,16 @@ def find_growing(graph: Graph, states: Mapping[str, str | tuple[str, ...]] | Non
     their largest value. UsageError or UnsupportedError for one that cannot."""
     if current() is None or not states:
         return {}
-    names = [n for n, _ in graph.inputs()]
+    inputs, outputs = graph.inputs(), graph.outputs()
+    names = [n for n, _ in inputs]
     found = find_states(graph, states, forms=False)
     pairs = {s.input: s.output for s in found}
     both = {i: o for i, o in pairs.items() if i is not None and o is not None}
     for s in found:
-        types = [graph.inputs()[s.input][1]] if s.input is not None else [graph.outputs()[s.output or 0][1]]
-        if None in (s.input, s.output) and is_open(*types[0].dims):
+        t = inputs[s.input][1] if s.input is not None else outputs[s.output or 0][1]
+        if None in (s.input, s.output) and is_open(*t.dims):
             raise UnsupportedError(
-                f"an entry {'writes' if s.input is None else 'reads'} state {s.name!r} only, which is {types[0]}: one "
+                f"an entry {'writes' if s.input is None else 'reads'} state {s.name!r} only, which is {t}: one "
                 "that grows is read and written by every entry that has it",
                 stage="import",
                 hint="let a prompt append to the cache too, which is empty then",

@@ -39,11 +39,11 @@ def reserve_states(graph: Graph, states: Mapping[int, int]) -> dict[int, Reserve
     with ``tw.slice(%0)``, its first PAST + 1 rows, for all who read the old result. UnsupportedError for a state whose
     next value is anything else.
     """
-    found = {}
+    found, names = {}, [n for n, _ in graph.inputs()]
     with use():
         for i, o in states.items():
             returned = graph.block.operations[len(graph.block.operations) - 1].operands[o]
-            argument, name = graph.block.arguments[i], graph.inputs()[i][0]
+            argument, name = graph.block.arguments[i], names[i]
             before, after = type_of(argument), type_of(returned)
             if is_open(*before.dims, *after.dims):
                 found[i] = _form(name, before, after)

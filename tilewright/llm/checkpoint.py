@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
+DTYPES |= {"U32": "ui32"}  # of packages of `quantize-llm`
 INDEX = "model.safetensors.index.json"
 
 
@@ -71,10 +72,14 @@ class FolderSource:
 
     def read(self) -> tuple[Model, dict[str, Any]]:
         from .architectures import find
+        from .quantize.package import KEY, weights_of
 
         checkpoint = self._checkpoint
-        architecture = find(checkpoint.config)
-        model = architecture.model(checkpoint.config)
+        config = {n: v for n, v in checkpoint.config.items() if n != KEY}
+        architecture = find(config)
+        model = architecture.model(config)
+        if KEY in checkpoint.config:
+            return model, weights_of(checkpoint.config[KEY], checkpoint.tensors)
         return model, architecture.weights(model, checkpoint.tensors)
 
     @cached_property
@@ -82,9 +87,18 @@ class FolderSource:
         return Checkpoint(self.path)
 
 
+def _number(x: dict[str, Any]) -> Any:
+    """A float that JSON has no word for, as it is written by transformers; other objects as they are.
+
+    >>> _number({"__float__": "Infinity"})
+    inf
+    """
+    return float(x["__float__"]) if list(x) == ["__float__"] else x
+
+
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
     except OSError as e:
         raise ModelError(
             f"cannot read {path}: {e.strerror}", stage="import", hint="a model is a folder of Hugging Face"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -57,7 +58,8 @@ class Opaque:
 class Kernel:
     """What to compute: inputs then outputs as parameters, temporaries, and the stages in order.
 
-    `one_thread`: it is a part of another kernel, and whichever thread is there runs all of it.
+    `one_thread`: it is a part of another kernel, and whichever thread is there runs all of it. `layouts`: how another
+    program has packed its constants (`nest.Pack`: splits and order), which this one should do too.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Kernel:
     constants: frozenset[str] = frozenset()
     opaque: Opaque | None = None
     one_thread: bool = False
+    layouts: Mapping[str, tuple[object, object]] = field(default_factory=dict, hash=False)
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in (*self.params, *self.temporaries) if b.name == name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...support.errors import UnsupportedError
-from ..config import Block, Layer, Model, Norm
+from ..config import Block, Body, Layer, Model, Norm
 from ..layers.attention import Attention
 from ..layers.mlp import ACTIVATIONS, Mlp
 from ..settings import Settings
@@ -68,7 +68,7 @@ def windows(s: Settings, kinds: Sequence[str], default: int | None = None) -> li
     return [size if kind == SLIDING else 0 for kind in kinds]
 
 
-def pre_norm(attention: Attention, mlp: Mlp, norm: Norm, scale: float = 1.0) -> Layer:
+def pre_norm(attention: Body, mlp: Body, norm: Norm, scale: float = 1.0) -> Layer:
     """A layer whose blocks normalize what they are given."""
     return Layer((Block("attention", attention, norm, scale=scale), Block("mlp", mlp, norm, scale=scale)))
 

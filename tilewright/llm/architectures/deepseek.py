@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..config import Block, Layer, Model, Norm
+from ..config import Model, Norm
 from ..layers.experts import Experts, Router
 from ..layers.latent_attention import LatentAttention
-from ..layers.mlp import Mlp
 from ..settings import Settings
 from . import Architecture
+from .common import decoder, mlp_of, pre_norm, rms
 from .qwen_moe import PARTS
 from .qwen_moe import TENSORS as EXPERTS
 
@@ -27,15 +27,12 @@ TENSORS = (
 )
 
 
-def model(s: Settings, name: str, router: Router, *, interleaved: bool) -> Model:
-    hidden, layers = s.need("hidden_size"), s.need("num_hidden_layers")
-    s.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "attention_bias", "mlp_bias")
+def model(s: Settings, router: Router, *, interleaved: bool) -> Model:
+    s.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "attention_bias", "mlp_bias", "pretraining_tp")
     s.ignore("num_nextn_predict_layers", "num_mtp_layers", "ep_size", "aux_loss_alpha", "seq_aux")
     s.ignore("output_router_logits", "router_aux_loss_coef")
     s.only("moe_layer_freq", 1)
-    nope, turned = s.get("qk_nope_head_dim", 128), s.get("qk_rope_head_dim", 64)
-    activation = s.get("hidden_act", "silu")
-    norm = Norm("rms", s.get("rms_norm_eps", 1e-6))
+    nope, turned, norm = s.get("qk_nope_head_dim", 128), s.get("qk_rope_head_dim", 64), rms(s)
     attention = LatentAttention(
         s.need("num_attention_heads"),
         s.get("kv_lora_rank", 512),
@@ -46,21 +43,10 @@ def model(s: Settings, name: str, router: Router, *, interleaved: bool) -> Model
         Norm("rms", 1e-6),
         low_rank_q=s.get("q_lora_rank") is not None,
     )
-    size = s.get("moe_intermediate_size", 0)
-    experts = Experts(router, size, activation, shared=size * s.get("n_shared_experts", 0))
-    plain, first = Mlp(s.need("intermediate_size"), activation), s.get("first_k_dense_replace", 0)
-    return Model(
-        name,
-        s.need("vocab_size"),
-        hidden,
-        s.get("max_position_embeddings", 4096),
-        tuple(
-            Layer((Block("attention", attention, norm), Block("mlp", plain if i < first else experts, norm)))
-            for i in range(layers)
-        ),
-        norm,
-        tied=s.get("tie_word_embeddings", False),
-    )
+    plain, size = mlp_of(s), s.get("moe_intermediate_size", 0)
+    experts = Experts(router, size, plain.activation, shared=size * s.get("n_shared_experts", 0))
+    first, count = s.get("first_k_dense_replace", 0), s.need("num_hidden_layers")
+    return decoder(s, [pre_norm(attention, plain if i < first else experts, norm) for i in range(count)], norm)
 
 
 def _magnitude(s: Settings) -> float:
@@ -85,7 +71,7 @@ def read_v2(s: Settings) -> Model:
         top_groups=s.get("topk_group", 1),
     )
     s.ignore("n_group", "topk_group")
-    return model(s, "deepseek_v2", router, interleaved=True)
+    return model(s, router, interleaved=True)
 
 
 def router_v3(s: Settings) -> Router:
@@ -106,7 +92,7 @@ def router_v3(s: Settings) -> Router:
 def read_v3(s: Settings) -> Model:
     s.only("topk_method", "noaux_tc")
     s.only("scoring_func", "sigmoid")
-    return model(s, "deepseek_v3", router_v3(s), interleaved=s.get("rope_interleave", True))
+    return model(s, router_v3(s), interleaved=s.get("rope_interleave", True))
 
 
 def convert(model: Model, weights: dict[str, Any]) -> dict[str, Any]:

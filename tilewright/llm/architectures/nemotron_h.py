@@ -8,6 +8,7 @@ from ..layers.mlp import Mlp
 from ..layers.recurrent import Mamba2
 from ..settings import Settings
 from . import Architecture
+from .common import activation_of, decoder
 from .deepseek import router_v3
 
 #: letters of ``hybrid_override_pattern``, and names in ``layers_block_type``, of kinds of layers
@@ -39,7 +40,7 @@ def kinds_of(s: Settings) -> list[str]:
 
 
 def read(s: Settings) -> Model:
-    hidden, heads, kinds = s.need("hidden_size"), s.need("num_attention_heads"), kinds_of(s)
+    heads, kinds = s.need("num_attention_heads"), kinds_of(s)
     for names in (
         "attention_bias mlp_bias use_bias use_conv_bias mamba_proj_bias",  # the checkpoint says it
         "chunk_size expand time_step_min time_step_max time_step_floor use_mamba_kernels num_logits_to_keep",
@@ -50,11 +51,11 @@ def read(s: Settings) -> Model:
         s.ignore(*names.split())
     s.only("sliding_window", None)
     s.only("mamba_hidden_act", "silu")
-    norm, activation = Norm("rms", s.get("layer_norm_epsilon", 1e-5)), s.get("mlp_hidden_act", "relu2")
+    norm, activation = Norm("rms", s.get("layer_norm_epsilon", 1e-5)), activation_of(s, "mlp_hidden_act", "relu2")
 
     def body(kind: str) -> Body:
         if kind == "attention":
-            return Attention(heads, s.get("num_key_value_heads", heads), s.get("head_dim", hidden // heads))
+            return Attention(heads, s.get("num_key_value_heads", heads), s.get("head_dim", 128))
         if kind == "mlp":
             return Mlp(s.need("intermediate_size"), activation, gated=False)
         if kind == "moe":
@@ -76,15 +77,7 @@ def read(s: Settings) -> Model:
     bodies = {kind: body(kind) for kind in KINDS.values() if kind in kinds}
     for name in NEEDED:
         s.ignore(*name.split())
-    return Model(
-        "nemotron_h",
-        s.need("vocab_size"),
-        hidden,
-        s.get("max_position_embeddings", 4096),
-        tuple(Layer((Block("mixer", bodies[kind], norm),)) for kind in kinds),
-        norm,
-        tied=s.get("tie_word_embeddings", False),
-    )
+    return decoder(s, [Layer((Block("mixer", bodies[kind], norm),)) for kind in kinds], norm)
 
 
 #: fields of kinds of layers that a model may not have

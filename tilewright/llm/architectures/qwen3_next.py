@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Block, Layer, Model, Norm
+from ...support.errors import UnsupportedError
+from ..config import Body, Model
 from ..layers.attention import Attention
 from ..layers.recurrent import GatedDeltaNet
 from ..settings import Settings
 from . import Architecture
-from .qwen_moe import NORMS, mlps
+from .common import FULL, HEAD_NORMS, attention_of, decoder, pre_norm, rms
 from .qwen_moe import TENSORS as EXPERTS
+from .qwen_moe import mlps
+
+LINEAR = "linear_attention"
 
 #: names of weights of Gated DeltaNet
 MIXER = {"in_proj_qkvz": "qkvz", "in_proj_ba": "ba", "out_proj": "o", "conv1d": "conv"}
@@ -20,41 +24,29 @@ MIXER |= {n: n for n in ("A_log", "dt_bias", "norm")}
 
 
 def read(s: Settings) -> Model:
-    hidden, heads, layers = s.need("hidden_size"), s.need("num_attention_heads"), s.need("num_hidden_layers")
-    depth, every = s.get("head_dim", 256), s.get("full_attention_interval", 4)
-    s.ignore("attention_bias", "rope_parameters")
-    kinds = s.get("layer_types") or ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    epsilon = s.get("rms_norm_eps", 1e-6)
-    norm = Norm("rms", epsilon, offset=1.0)
+    count, every = s.need("num_hidden_layers"), s.get("full_attention_interval", 4)
+    s.fields.setdefault("head_dim", 256)
+    s.fields.setdefault("partial_rotary_factor", 0.25)
+    usual = [FULL if (i + 1) % every == 0 else LINEAR for i in range(count)]
+    norm = rms(s, offset=1.0)
     mixer = GatedDeltaNet(
         s.get("linear_num_value_heads", 32),
         s.get("linear_num_key_heads", 16),
         s.get("linear_value_head_dim", 128),
         s.get("linear_key_head_dim", 128),
         s.get("linear_conv_kernel_dim", 4),
-        epsilon,
+        norm.epsilon,
     )
-    attention = Attention(
-        heads,
-        s.get("num_key_value_heads", heads),
-        depth,
-        rope=s.rope(depth, partial=0.25),
-        qk_norm=norm,
-        gated=True,
-    )
-    bodies = {"linear_attention": mixer, "full_attention": attention}
-    return Model(
-        "qwen3_next",
-        s.need("vocab_size"),
-        hidden,
-        s.get("max_position_embeddings", 32768),
-        tuple(
-            Layer((Block("attention", bodies[kind], norm), Block("mlp", mlp, norm)))
-            for kind, mlp in zip(kinds, mlps(s, layers, shared=True, normalized=True), strict=True)
-        ),
-        norm,
-        tied=s.get("tie_word_embeddings", False),
-    )
+    bodies: dict[str, Body] = {LINEAR: mixer, FULL: attention_of(s, qk_norm=norm, gated=True)}
+    kinds = s.layer_kinds(usual)
+    if unknown := set(kinds) - set(bodies):
+        raise UnsupportedError(
+            f"config.json of this qwen3_next model has layers {', '.join(sorted(unknown))}",
+            stage="import",
+            hint=f"layer_types may be {LINEAR} and {FULL}",
+        )
+    layers = zip(kinds, mlps(s, shared=True, normalized=True), strict=True)
+    return decoder(s, [pre_norm(bodies[kind], mlp, norm) for kind, mlp in layers], norm)
 
 
 def convert(model: Model, weights: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +82,7 @@ def _by_parts(w: np.ndarray, heads: int, sizes: tuple[int, ...]) -> np.ndarray:
 ARCHITECTURE = Architecture(
     "qwen3_next",
     read,
-    EXPERTS | NORMS | {f"layers.{{}}.linear_attn.{n}": f"layers.{{}}.attention.{m}" for n, m in MIXER.items()},
+    EXPERTS | HEAD_NORMS | {f"layers.{{}}.linear_attn.{n}": f"layers.{{}}.attention.{m}" for n, m in MIXER.items()},
     unused=(r".*rotary_emb\.inv_freq", r"mtp\..*"),
     convert=convert,
 )

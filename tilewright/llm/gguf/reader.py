@@ -218,7 +218,8 @@ class _Cursor:
 
     def value(self, kind: int) -> Any:
         if kind in NUMBERS:
-            return self.number(NUMBERS[kind])
+            number = self.number(NUMBERS[kind])
+            return float(str(np.float32(number))) if NUMBERS[kind] == "f" else number  # 1e-05 as it was written
         if kind == TEXT:
             return self.text()
         if kind != ARRAY:

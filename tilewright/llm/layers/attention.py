@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Norm, Pool, Rope
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Attention:
         make, inputs = at.make, at.step.inputs
         q, k, v, gate = self._projected(at, x)
         for name, rows in (("k", k), ("v", v)):
-            at.set_state(name, written(at, at.state(name), rows))
+            at.set_state(name, make("write_pages", at.state(name), rows, inputs["slots"], place=at.name))
         sinks = at.vector("sinks") if self.sinks else None
         out = make(
             "ragged_attention",
@@ -97,9 +97,4 @@ class Attention:
         return q, k, make("reshape", v, shape=(-1, shared, self.value_dim)), gate
 
 
-def written(at: Scope, pages: ir.Value, rows: ir.Value) -> ir.Value:
-    """Pages [P, L, ...] with rows [T, ...] in the step's slots."""
-    return at.make("write_pages", pages, rows, at.step.inputs["slots"])
-
-
-__all__ = ["Attention", "written"]
+__all__ = ["Attention"]

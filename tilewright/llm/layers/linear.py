@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.kernel_info import pack_array
 from ...ir.types import numpy_dtype, type_of
+from ...ops.block_weights import BlockWeights
+from ...schedule.nest import Pack
+
+#: columns of a tile of weights
+TILE = 64
+#: numbers of x that share a scale where weights are in smaller blocks
+X_BLOCK = 32
+BF16 = numpy_dtype("bf16")
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -21,15 +30,19 @@ def linear(
     weights: Sequence[Any],
     bias: np.ndarray | None = None,
     place: str = "",
-    precision: str = "f32",
+    precision: str = "auto",
 ) -> ir.Value:
     """x [T, K] times the transpose of weights [N, K], which are joined along N: f32 [T, N], plus bias [N].
 
-    Weights are arrays of f32, bf16 or f16, all of one type; products are summed in f32. With the precision "bf16" x is
-    rounded to bf16, and so are weights of f32.
+    Weights are arrays of f32, bf16 or f16, all of one type, or `BlockWeights`; products are summed in f32. precision:
+    "f32" leaves x as it is; "auto" rounds it to bf16 for weights of bf16, and for block weights to 8 bits by blocks;
+    "bf16" as that, and weights of f32 are rounded too.
     """
+    if isinstance(weights[0], BlockWeights):
+        out = _block_products(make, x, weights, place, precision != "f32")
+        return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
     joined = weights[0] if len(weights) == 1 else np.concatenate(weights)
-    if precision == "bf16" and joined.dtype != np.float16:
+    if (precision == "bf16" and joined.dtype != np.float16) or (precision == "auto" and joined.dtype == BF16):
         x, joined = make("cast", x, to="bf16"), joined.astype(numpy_dtype("bf16"), copy=False)
     w = make.constant(joined, place or "w")
     attributes = {} if type_of(w).dtype == "f32" else {"dtype": "f32"}
@@ -37,4 +50,54 @@ def linear(
     return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
 
 
-__all__ = ["linear"]
+def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], place: str, rounded: bool) -> ir.Value:
+    """One product where all weights are of one form, else one for each."""
+    joined = BlockWeights.joined(weights)
+    parts = []
+    for w in weights if joined is None else [joined]:
+        if rounded and (w.zero is None or w.zero.dtype == np.uint8):
+            block = w.block if w.shape[1] % X_BLOCK else max(w.block, X_BLOCK)
+            rows = make("quantize_blocks", x, block=block, part=w.block)
+            parts.append(
+                make("integer_block_matmul", *rows, *block_operands(make, w, place), **w.attributes, place=place)
+            )
+        else:
+            parts.append(make("block_matmul", x, *block_operands(make, w, place), **w.attributes, place=place))
+    return parts[0] if len(parts) == 1 else make("concat", *parts, axis=1)
+
+
+def block_operands(make: Maker, weights: BlockWeights, name: str) -> list[ir.Value | None]:
+    """Constants of block weights, as `BlockMatmul` takes them behind x."""
+    return [None if a is None else make.constant(a, name or "w") for a in weights.operands]
+
+
+def tiled_rows(weight: np.ndarray) -> np.ndarray:
+    """[N, K] as [N / 64, K, 64], rows of zeros added: in this form rows are looked up and products are taken, so that
+    an embedding that is the head too is there once."""
+    return pack_array(weight, Pack("w", ((TILE,), ()), (0, 2, 1)))
+
+
+def rows_of_tiled(make: Maker, weight: ir.Value, indices: ir.Value) -> ir.Value:
+    """Rows (i32 [T], not negative) of what `tiled_rows` made: f32 [T, K]."""
+    tiles, depth, _ = type_of(weight).dims
+    number = "i32" if tiles * depth * TILE < 1 << 31 else "i64"
+    indices, size = make("cast", indices, to=number), make.constant(numpy_dtype(number).type(TILE))
+    first = make("mul", make("div", indices, size), make.constant(numpy_dtype(number).type(depth * TILE)))
+    first = make("reshape", make("add", first, make("mod", indices, size)), shape=(-1, 1))
+    steps = make.constant((np.arange(depth) * TILE).astype(numpy_dtype(number))[None], "steps")
+    found = make("gather", make("reshape", weight, shape=(-1,)), make("add", first, steps), axis=0, place="embedding")
+    return make("cast", found, to="f32")
+
+
+def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int, precision: str = "auto") -> ir.Value:
+    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]; see `linear`."""
+    if type_of(weight).dtype == "bf16" and precision != "f32":
+        x = make("cast", x, to="bf16")
+    attributes = {} if type_of(weight).dtype == "f32" else {"dtype": "f32"}
+    out = make("einsum", x, weight, equation="mk,akb->mab", place="head", **attributes)
+    count = type_of(weight).dims[0] * TILE
+    out = make("reshape", out, shape=(-1, count))
+    return out if count == rows else make("split", out, sizes=(rows, count - rows), axis=1)[0]
+
+
+__all__ = ["linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]

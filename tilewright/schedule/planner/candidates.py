@@ -253,8 +253,9 @@ FORMS = (
 
 
 def candidates(product: Product, machine: Machine) -> list[tuple[Form, list[Plan]]]:
-    """All plans, by the forms that are possible."""
-    return [(form, plans) for form in FORMS if (plans := form.plans(product, machine))]
+    """All plans, by the forms that are possible; plain tiles alone where these pack constants as they lie already."""
+    forms = FORMS[-1:] if product.repeats_layout else FORMS
+    return [(form, plans) for form in forms if (plans := form.plans(product, machine))]
 
 
 __all__ = [

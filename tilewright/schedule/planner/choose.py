@@ -136,7 +136,7 @@ def _lanes(product: Product, widest: int, machine: Machine, ask: Ask) -> tuple[A
     wide = product.with_lanes(widest)
     form = next(f for f in FORMS if f.decision == "lanes")
     plans = form.plans(wide.compared, machine)
-    if plans and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
+    if plans and not product.repeats_layout and transposing(wide, machine)[1] <= machine.l2_bytes // 2:
         gain = _cost(tiled(wide.compared, machine), wide, machine) / _cost(plans, wide, machine)
         usual = "rows" if gain > form.min_gain else "columns"
         if gain >= form.tried_gain and ask("lanes", ("columns", "rows"), usual) == "rows":
@@ -229,7 +229,7 @@ def _prefetch(plan: Plan, product: Product, machine: Machine, ask: Ask) -> int:
     step of the reduction, or a number of floats ahead of the present one."""
     layouts = product.layouts(product.columns, plan.tile[2] * product.width)
     packed = [x for x in layouts if x.size * 4 > machine.l1_bytes]
-    if product.batch or len(packed) != 1:
+    if product.batch or product.stacked or len(packed) != 1:
         return 0
     panel = packed[0].size // packed[0].shape[0]
     rows = tile_loops(product, plan)[1]

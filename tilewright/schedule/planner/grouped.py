@@ -35,6 +35,7 @@ class Grouped(NamedTuple):
             instruction, anchor.extents, self.columns, rows, parallel, tuple(anchor.reduction), self.operands,
             run=run, live=frozenset(s.loops()),
             divides={v: gcd(d) for v, d in anchor.extents.items() if is_open(d)},
+            layouts_before=s.kernel.layouts,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ...tensor.analysis import is_contraction
 from ...tensor.expr import Expr, Load, Op, Var, simplify, variables, walk
 from ...tensor.kernel import Stage
 from ..machine import Machine, lanes
-from ..primitives.memory import packed_shape
+from ..primitives.memory import keeps_order, packed_shape
 from ..region import all_ranges
 from ..rules.common import coefficient, load_positions, reads, store_stride
 from ..schedule import Schedule
@@ -113,7 +113,7 @@ class Product:
     a kernel (other threads, where its operands come from), for plans that are compared by their registers. With
     `swapped` rows and columns have changed places. A tile takes part of the innermost `tile_rows` rows. `live` are the
     loops that the nest has. With `open_rows` it is not known how many rows there are, and extents are typical; all
-    loops of unknown extents stand in `divides` with what surely divides these.
+    loops of unknown extents stand in `divides` with what surely divides these. `layouts_before`: see `Kernel.layouts`.
 
     >>> p = sized([64], 100, 32, Instruction(lanes=8))
     >>> p.spans, p.extents[p.columns], p.steps, p.others
@@ -139,6 +139,7 @@ class Product:
     live: frozenset[str] = field(default_factory=frozenset)
     open_rows: bool = False
     divides: Mapping[str, int] = field(default_factory=dict)
+    layouts_before: Mapping[str, tuple[object, object]] = field(default_factory=dict)
 
     # ---- sizes
 
@@ -164,7 +165,24 @@ class Product:
 
     def tiles(self, registers: int | None = None) -> list[Tile]:
         """The instruction's tiles that may be had."""
-        return [t for t in self.instruction.tiles(self.spans, self.n, registers) if self.fits(t[2])]
+        found = [t for t in self.instruction.tiles(self.spans, self.n, registers) if self.fits(t[2])]
+        return [t for t in found if self.packed_before(t[2])] or found
+
+    def packed_before(self, vectors: int) -> bool:
+        """Whether tiles of so many vectors pack constants as another program has packed them, or find them so: those
+        that are stacked in tiles."""
+        known, stacked = self.layouts_before, self.open_rows and self.stacked
+        made = self.layouts(self.columns, vectors * self.width) if known or stacked else []
+        shapes = {x.load.buffer: x.shape for x in self.operands}
+        return bool(made) and all(
+            known.get(x.buffer) == (x.splits, x.order) or (stacked and keeps_order(shapes[x.buffer], x.splits, x.order))
+            for x in made
+        )
+
+    @cached_property
+    def repeats_layout(self) -> bool:
+        """Whether there are tiles that do."""
+        return any(self.packed_before(t[2]) for t in self.tiles())
 
     def trips(self, v: str) -> int:
         """Steps along a loop of the reduction."""
@@ -351,6 +369,12 @@ class Product:
 
     # ---- constants
 
+    @cached_property
+    def stacked(self) -> bool:
+        """Whether a constant to pack has a matrix for each step of other loops (which the rows do not follow)."""
+        own = {self.columns, *self.reduction}
+        return any(not variables(i) <= own for x, _ in self.packable(self.columns) for i in x.load.indices)
+
     def packable(self, n: str) -> list[tuple[Operand, int]]:
         """Constant operands that depend on `n` in one dimension, and that dimension."""
         found = []
@@ -475,6 +499,7 @@ def product_of(s: Schedule, anchor: Stage, machine: Machine) -> Product | str:
         is_contraction(anchor), guarded, dtype, typical(s.buffer(anchor.buffer).size), alone=False,
         live=frozenset(s.loops()), open_rows=is_open(*(anchor.extents[v] for v in rows)),
         divides={v: gcd(d) for v, d in anchor.extents.items() if is_open(d)},
+        layouts_before=s.kernel.layouts,
     )  # fmt: skip
     far = any((c := x.steps[n]) is None or not 0 <= c <= MAX_LANE_STEP for x in operands)
     if far and rows and found.transposed:  # what lies across is transposed once for all rows
