@@ -226,7 +226,7 @@ def test_time_is_limited():
     engine, language = small(seconds=0.02, limits=ServerLimits(seconds=0.2, read_seconds=0.1))
 
     async def work(client):
-        ask = {"prompt": "a", "max_tokens": 400}
+        ask = {"prompt": "a", "max_tokens": 500, "ignore_eos": True}
         late = await client.post("/v1/completions", json=ask)
         assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
         stream = await client.post("/v1/completions", json={**ask, "stream": True})

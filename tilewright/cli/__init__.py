@@ -8,7 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..support.errors import TilewrightError
-from . import bisect, chip, compile, explore, info, opt, profile, slow, tune  # noqa: F401 (they register on `app`)
+from . import (  # noqa: F401 (they register on `app`)
+    bench_serve,
+    bisect,
+    chat,
+    chip,
+    compile,
+    explore,
+    info,
+    opt,
+    profile,
+    quantize_llm,
+    serve,
+    slow,
+    tune,
+)
 from .app import EXIT_CODES as EXIT_CODES
 from .app import INTERRUPTED, app
 from .common import begin, debug_wanted, fail, note

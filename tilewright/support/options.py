@@ -156,6 +156,7 @@ ENVIRONMENT = {
         Variable(
             "TILEWRIGHT_RUNNER_KEY", str, lambda: None, "the key that `tilewright runner` and who uses it both have"
         ),
+        Variable("TILEWRIGHT_API_KEY", str, lambda: None, "the key that clients of `tilewright serve` must send"),
         Variable(
             "TILEWRIGHT_PROGRESS", _switch, lambda: True, "0: no line on the terminal while a long compilation works"
         ),

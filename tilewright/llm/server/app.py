@@ -26,7 +26,7 @@ from .completions import completions, embeddings
 from .language import Language
 from .measures import Measures
 from .responding import respond
-from .responses import Store, responses
+from .responses import ResponseStore, responses
 from .sampling import ServerLimits
 
 log = logging.getLogger("tilewright.server")
@@ -51,7 +51,7 @@ def make_app(
     models = dict(models or {})
     limits = limits or (language.limits if language is not None else ServerLimits())
     measures = Measures(language, models)
-    store = Store()
+    store = ResponseStore()
     began = int(time.time())
 
     def posted(work: Callable[..., Any], *more: Any) -> Callable[[Request], Any]:

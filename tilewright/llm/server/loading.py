@@ -1,0 +1,95 @@
+"""Models from files, as the server wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...support.errors import UsageError
+from .batching import Batcher
+from .language import Language
+from .reasoning import MARKS, marks_of_template
+from .sampling import ServerLimits
+from .tool_calls import FORMS, form_of_template
+
+Progress = Callable[[str, float], None]
+
+
+def is_language(path: str) -> bool:
+    """Whether a path names a language model: a folder, or a GGUF file. Packages (.tw) are other models."""
+    return Path(path).is_dir() or path.endswith(".gguf")
+
+
+def load_language(
+    path: str | os.PathLike[str],
+    name: str,
+    *,
+    queue: int = 256,
+    limits: ServerLimits | None = None,
+    tools: str | None = None,
+    reasoning: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Language:
+    """A language model with its engine, which the caller closes. `options` are those of `program.load_model`.
+
+    tools, reasoning: names of parsers; None: what the chat template shows ("none" for no reasoning). UsageError for a
+    name that is not known.
+    """
+    from ..engine.engine import Engine
+    from ..program import load_model
+    from ..tokenizer import load_tokenizer
+
+    for what, given, known in (("tool", tools, [*FORMS]), ("reasoning", reasoning, [*MARKS, "none"])):
+        if given is not None and given not in known:
+            raise UsageError(f"there is no {what} parser {given!r}", hint=f"there are: {', '.join(known)}")
+    tokenizer = load_tokenizer(path)
+    template = "\n".join(tokenizer.templates.values())
+    runner = load_model(path, progress=progress, **options)
+    return Language(
+        name,
+        Engine(runner, tokenizer, queue=queue),
+        tokenizer,
+        runner.limits.context,
+        limits or ServerLimits(),
+        tools or form_of_template(template),
+        marks_of_template(template) if reasoning is None else None if reasoning == "none" else reasoning,
+    )
+
+
+def load_others(
+    paths: Mapping[str, str], threads: int | None, most: int, delay: float, queue: int
+) -> dict[str, Batcher]:
+    """Packages by their names; the entries of one with several are NAME.ENTRY."""
+    from ...runtime.load import load
+
+    found = {}
+    for name, path in paths.items():
+        executable = load(path, threads=threads)
+        entries: Mapping[str, Any] = getattr(executable, "entries", {"main": executable})
+        for entry, one in entries.items():
+            found[name if len(entries) == 1 else f"{name}.{entry}"] = Batcher(one, most, delay, queue)
+    return found
+
+
+def load_app(settings: Mapping[str, Any], progress: Progress | None = None) -> tuple[Any, Callable[[], object]]:
+    """The application of `tilewright serve`, and what ends its engine. settings: language (a name and a path, or None),
+    options of `load_language`, others (what `load_others` takes), limits, api_key."""
+    from .app import make_app
+
+    limits, language = settings["limits"], None
+    others = load_others(*settings["others"])
+    if settings["language"] is not None:
+        name, path = settings["language"]
+        language = load_language(path, name, limits=limits, progress=progress, **settings["options"])
+
+    def close() -> None:
+        if language is not None:
+            language.engine.close(1.0)
+
+    return make_app(language, others, api_key=settings["api_key"], limits=limits, on_close=close), close
+
+
+__all__ = ["is_language", "load_app", "load_language", "load_others"]
