@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
-from tilewright.llm.engine.drafts import Lookup, SharedText, SuffixAutomaton
+from tilewright.llm.engine.drafts import PromptLookup, SharedText, SuffixAutomaton
 from tilewright.llm.engine.engine import Engine
-from tilewright.llm.engine.speculation import CostCurve, Rate, lengths
+from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
 from tilewright.llm.llm import LLM
 from tilewright.llm.request import Grammar, Request, Sampling
@@ -239,7 +239,7 @@ def test_drafts_come_from_what_was_there_before():
         assert i - length < 1 or longer not in str(tokens[: i - 1])  # none longer
     shared = SharedText(limit=50)
     shared.add([1, 2, 3, 4, 5])
-    lookup = Lookup([9, 2], shared)
+    lookup = PromptLookup([9, 2], shared)
     assert lookup.propose([9, 2, 3], 4) == ([4, 5], 2)
     shared.add(list(range(60)))  # begins anew
     assert lookup.propose([9, 2, 3, 7], 2) in (([8, 9], 1), ([], 0))
@@ -262,7 +262,7 @@ def test_drafts_are_as_long_as_pays():
     assert lengths(steep, 1, 1, [(0.95, 15, 0.0)], 15) == [0]
     assert lengths(flat, 1, 1, [(0.8, 15, 1.0)], 15) == [0]  # the drafter is as slow as the model
     assert lengths(curve((2, 10.0), (4, 10.5), (16, 90.0)), 2, 2, [(0.9, 9, 0.0), (0.3, 9, 0.0)], 14) == [2, 0]
-    rate = Rate()
+    rate = AcceptanceRate()
     for _ in range(100):
         rate.add(0, 1)
     assert rate() < 0.1

@@ -70,17 +70,17 @@ class CostCurve:
         return most[1] * max(1.0, tokens / (2 * most[0]))
 
 
-class Rate:
+class AcceptanceRate:
     """How often the next token of a draft is right, lately; without any, as it was elsewhere.
 
-    >>> rate = Rate(Rate())
+    >>> rate = AcceptanceRate(AcceptanceRate())
     >>> for _ in range(20):
     ...     rate.add(3, 4)
     >>> 0.7 < rate() < 0.75
     True
     """
 
-    def __init__(self, elsewhere: Rate | None = None) -> None:
+    def __init__(self, elsewhere: AcceptanceRate | None = None) -> None:
         self.elsewhere, self.right, self.tried = elsewhere, 0.0, 0.0
 
     def add(self, right: int, tried: int) -> None:
@@ -128,4 +128,4 @@ def lengths(
     return counts
 
 
-__all__ = ["CostCurve", "Rate", "lengths"]
+__all__ = ["CostCurve", "AcceptanceRate", "lengths"]
