@@ -71,7 +71,7 @@ def chat(
     )
     name = Path(model).resolve().name
     with loading("loading") as report:
-        options = {"threads": threads, "context": context, "sequences": 1, "cache_tokens": context}
+        options: dict[str, Any] = {"threads": threads, "context": context, "sequences": 1, "cache_tokens": context}
         language = load_language(model, name, cache_dtype=cache_dtype, progress=report, **options)
     try:
         Terminal(Chat(language, sampling, system), verbose).run()

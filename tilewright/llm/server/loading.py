@@ -45,7 +45,7 @@ def load_language(
     for what, given, known in (("tool", tools, [*FORMS]), ("reasoning", reasoning, [*MARKS, "none"])):
         if given is not None and given not in known:
             raise UsageError(f"there is no {what} parser {given!r}", hint=f"there are: {', '.join(known)}")
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(Path(path))
     template = "\n".join(tokenizer.templates.values())
     runner = load_model(path, progress=progress, **options)
     return Language(
