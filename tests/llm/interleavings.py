@@ -81,7 +81,7 @@ def run(seed: int, hybrid: bool) -> dict[str, float]:
         return counts
 
     engine._speculator.lengths = lengths
-    failing = rng.random() < 0.2
+    failing = rng.random() < 0.3
     texts: list[list[int]] = []
     open_requests: list[tuple[Request, object, list]] = []
     todo = rng.randint(2, 7)
@@ -95,7 +95,7 @@ def run(seed: int, hybrid: bool) -> dict[str, float]:
             rng.choice(open_requests)[1].cancel()
         if rng.random() < 0.05 and engine._scheduler.running:
             engine._scheduler.preempt(rng.choice(engine._scheduler.running), {})
-        if failing and rng.random() < 0.01:
+        if failing and rng.random() < 0.05:
             runner.raises.add(runner.steps)
         if rng.random() < 0.01:
             engine.cache.clear()

@@ -189,6 +189,8 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
         ([f(2, 4, 2, 8), f(5, 4, 4, 8), f(5, 4, 4, 8), i(2, 3, high=5), i(2, low=2, high=12)], {"scale": 0.3}),
         ([f(1, 2, 3, 4), f(2, 2, 1, 4), f(2, 2, 1, 4), i(1, 3, high=2), i(1, low=3), f(3, 6)], {"scale": 0.5}),
     ],
+    "rotary": [([f(3, 2, 10), f(3, 4), f(3, 4, low=-1.0)], {"interleaved": x}) for x in (False, True)]
+    + [([f(5, 1, 64), f(5, 32), f(5, 32, low=-1.0)], {})],
     "write_pages": [
         ([f(5, 4, 2, 6), f(4, 2, 6), np.array([7, -1, 19, 0], np.int32)], {}),
         ([f(3, 4), f(2), np.array([12, 11], np.int32)], {}),
@@ -339,7 +341,9 @@ def test_every_operator_has_a_sample():
         "block_matmul",
         "integer_block_matmul",
         "write_quantized_pages",
+        "ragged_attention_parts",
     }  # test_block_matmul, test_ragged_attention
+    elsewhere |= {"expert_block_matmul", "expert_integer_block_matmul"}  # tests/llm/test_recurrent_ops.py
     elsewhere |= {"if", "loop", "yield"}  # tests/unit/graph/test_control_flow.py
     assert set(OPERATORS) - set(SAMPLES) == {"constant", *elsewhere} | BY_CONFORMANCE
 

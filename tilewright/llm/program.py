@@ -10,89 +10,30 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..driver.package_cache import deciding, keeps
 from ..runtime.entries import MultiExecutable
 from ..runtime.load import load
-from ..support.dims import Dim
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.options import Options, get
 from .batch import Batch, Limits, Result
-from .config import Pool
+from .plan import DECODE_TOKENS, REPORT, Hook, Plan, Source
 
 if TYPE_CHECKING:
     from .config import Model
 
-#: steps of at most so many tokens are the entry "decode", of more "prefill"
-DECODE_TOKENS = 16
 #: part of every key of the cache; another one for another form of the programs
 FORM = "language model 1"
-#: what a package says of itself, in the report of its entry "decode"
-REPORT = "language_model"
-#: says how far loading is: what is done now, and which part of all, 0 to 1
-Hook = Callable[[str, float], None]
-
-
-class Source(Protocol):
-    """A model that can be compiled. `digest` says all that it is made of; reading it is put off until `read`."""
-
-    def digest(self) -> str: ...
-
-    def read(self) -> tuple[Model, Mapping[str, Any]]: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a program is made for: see `Limits`; `context` and `tokens` as there, `dtype` of the cache, `precision` of
-    products ("f32", or "bf16" for activations too)."""
-
-    context: int = 4096
-    sequences: int = 16
-    tokens: int = 512
-    page_length: int = 16
-    pages: int = 1024
-    snapshots: int = 64
-    dtype: str = "bf16"
-    precision: str = "f32"
-
-    def __post_init__(self) -> None:
-        for name in ("context", "sequences", "page_length", "pages"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
-        if self.tokens <= DECODE_TOKENS:
-            raise UsageError(f"a step takes more than {DECODE_TOKENS} tokens, not {self.tokens}")
-        for name, allowed in (("dtype", ("f32", "bf16", "f16")), ("precision", ("f32", "bf16"))):
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
-
-    @property
-    def pool(self) -> Pool:
-        """The memory of the model."""
-        return Pool(self.pages, self.page_length, self.snapshots, self.dtype)
-
-    def dims(self) -> dict[str, dict[str, Dim]]:
-        """The open dimensions of each entry."""
-        table = -(-self.context // self.page_length)
-        # decode first, as weights are packed as the first entry packs them (measured: it is good for prefill too)
-        ranges = {"decode": (1, DECODE_TOKENS), "prefill": (DECODE_TOKENS + 1, self.tokens)}
-        return {
-            entry: {
-                "T": Dim("T", low, high),
-                "B": Dim("B", 1, min(self.sequences, high)),
-                "N": Dim("N", 1, table),
-                "R": Dim("R", 1, high),
-            }
-            for entry, (low, high) in ranges.items()
-        }
 
 
 class CompiledRunner:
@@ -140,6 +81,15 @@ class CompiledRunner:
         for name in states:
             yield name, states[name], snapshots if name in self._snapshots else pages
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights and the form of the cache: states that were saved fit a model with the same one."""
+        found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
+        for array in self._decode.package.constants:
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return found.hexdigest()
+
     def reset(self) -> None:
         """All pages and snapshots are zeros again."""
         self.executable.reset()
@@ -154,36 +104,46 @@ class CompiledRunner:
 
 
 def _check(batch: Batch, limits: Limits) -> None:
-    tokens, (sequences, pages) = len(batch.tokens), batch.table.shape
-    checks = (
-        (1 <= tokens <= limits.tokens, f"{tokens} tokens, a step takes 1 to {limits.tokens}"),
-        (1 <= sequences <= limits.sequences, f"{sequences} sequences, a step takes 1 to {limits.sequences}"),
-        (
-            batch.positions.shape == batch.slots.shape == (tokens,) and batch.starts.shape == (sequences + 1,)
-            and batch.lengths.shape == (sequences,) and batch.rows.ndim == 1,
-            "arrays of sizes that do not fit together",
-        ),
-    )  # fmt: skip
-    for right, text in checks:
-        if not right:
-            raise InputError(f"a step of {text}", stage="run")
-    starts, lengths, rows = batch.starts, batch.lengths, batch.rows
-    new = starts[1:] - starts[:-1]
-    inside = (
-        ("tokens", batch.tokens, 0, limits.vocabulary),
-        ("slots", batch.slots, -1, limits.pages * limits.page_length),
-        ("table", batch.table, 0, limits.pages),
-        ("rows", rows, 0, tokens),
-        ("lengths", lengths, 1, min(limits.context, pages * limits.page_length) + 1),
-        *((("initial", batch.initial, -1, limits.snapshots),) if batch.initial is not None else ()),
-        *((("keep", batch.keep, -1, limits.snapshots),) if batch.keep is not None else ()),
+    """InputError for what would lead outside of memory, or makes no sense."""
+    tokens, rows = len(batch.tokens), len(batch.rows)
+    if batch.table.ndim != 2:
+        raise InputError(f"the table of a step is [B, N], got {list(batch.table.shape)}", stage="run")
+    sequences, pages = batch.table.shape
+    room = min(limits.context, pages * limits.page_length)
+    arrays = (
+        ("tokens", batch.tokens, tokens, 0, limits.vocabulary),
+        ("positions", batch.positions, tokens, 0, limits.context),
+        ("slots", batch.slots, tokens, -1, limits.pages * limits.page_length),
+        ("starts", batch.starts, sequences + 1, 0, tokens + 1),
+        ("lengths", batch.lengths, sequences, 1, room + 1),
+        ("rows", batch.rows, rows, 0, tokens),
+        ("initial", batch.initial, sequences, -1, limits.snapshots),
+        ("keep", batch.keep, tokens, -1, limits.snapshots),
+        ("table", batch.table, sequences, 0, limits.pages),
     )
-    for name, values, low, high in inside:
-        if values.size and not (low <= values.min() and values.max() < high):
-            raise InputError(f"{name} of a step are {low} to {high - 1}, got {values.tolist()}", stage="run")
-    if starts[0] != 0 or starts[-1] != tokens or new.min() < 1 or (new > lengths).any():
+    if not (1 <= tokens <= limits.tokens and 1 <= sequences <= limits.sequences and rows):
         raise InputError(
-            f"starts {starts.tolist()} do not divide {tokens} tokens of lengths {lengths.tolist()}", stage="run"
+            f"a step takes 1 to {limits.tokens} tokens of 1 to {limits.sequences} sequences, and rows of them: got "
+            f"{tokens}, {sequences} and {rows} rows",
+            stage="run",
+        )
+    for name, values, count, low, high in arrays:
+        if values is None:
+            if limits.snapshots:
+                raise InputError(f"a model with recurrent layers needs {name}", stage="run")
+            continue
+        if values.dtype != np.int32 or len(values) != count or values.ndim != 1 + (name == "table"):
+            raise InputError(
+                f"{name} of a step are i32 [{count}], got {values.dtype} {list(values.shape)}", stage="run"
+            )
+        # as numbers without a sign, what is below is far above
+        if values.size and int((values - low if low else values).view(np.uint32).max()) >= high - low:
+            raise InputError(f"{name} of a step are {low} to {high - 1}, got {values.tolist()}", stage="run")
+    new = batch.starts[1:] - batch.starts[:-1]
+    if batch.starts[0] or batch.starts[-1] != tokens or new.min() < 1 or (batch.lengths - new).min() < 0:
+        raise InputError(
+            f"{tokens} tokens of sequences of lengths {batch.lengths.tolist()} do not begin at {batch.starts.tolist()}",
+            stage="run",
         )
 
 
@@ -211,7 +171,7 @@ def load_model(
     sequences: int = 16,
     cache_tokens: int | None = None,
     cache_dtype: str = "bf16",
-    precision: str = "f32",
+    precision: str = "auto",
     tokens: int = 512,
     page_length: int = 16,
     snapshots: int = 64,
@@ -222,8 +182,9 @@ def load_model(
     a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
-    together; None: four sequences of full length. cache: keep the compiled program on disk, so that a second start
-    loads it. progress: is called with what is done now and how far that is, 0 to 1.
+    together; None: all sequences at full length, as memory is taken when it is written. cache: keep the compiled
+    program on disk, so that a second start loads it. progress: is called with what is done now and how far that is,
+    0 to 1.
 
     ModelError, UnsupportedError: a checkpoint that is damaged, or asks for what is not known. A package has limits of
     its own: those given here have no meaning for it.
@@ -236,7 +197,7 @@ def load_model(
         if not isinstance(executable, MultiExecutable):
             raise PackageError(f"{path} is no language model", stage="load")
         return CompiledRunner(executable)
-    pages = -(-(cache_tokens or 4 * context) // page_length)
+    pages = -(-(cache_tokens or sequences * context) // page_length)
     plan = Plan(context, sequences, tokens, page_length, pages, snapshots, cache_dtype, precision)
     options = Options.of(threads=threads, cache=cache)
     place = _place(source, plan, options) if keeps(options) else None

@@ -213,6 +213,37 @@ class BlockMatmul(Operator):
         return b.contract("mk,nk->mn", x, _weights(b, weights, attributes), dtype="f32")
 
 
+class BlockRows(Operator):
+    """Rows of weights [N, K] as in `BlockMatmul`, by their numbers (i32 [T], from 0 to N - 1): f32 [T, K].
+
+    An embedding that is looked up in the form, and the layout, in which the output layer multiplies with it.
+
+    ``"tw.block_rows"(%i, %w, %s) {bits = 4} : (tensor<3xi32>, tensor<8x2x4xui32>, tensor<8x2xf32>) -> ...``
+    """
+
+    kind = "opaque"
+
+    @staticmethod
+    def infer(
+        indices, w, scale, zero=None, inner=None, minimum=None, inner_minimum=None, *, bits: int, offset: int = -1,
+        table: tuple[int, ...] = (),
+    ):  # fmt: skip
+        block = _check_weights(w, scale, zero, inner, minimum, inner_minimum, bits, table)
+        if indices.dtype != "i32" or indices.rank != 1:
+            raise OpError(f"needs numbers of rows of i32 [T], got {indices}")
+        return Type((indices.shape[0], None if w.shape[1] is None else w.shape[1] * block), "f32")
+
+    @staticmethod
+    def reference(indices, *weights, **attributes):
+        return dequantized(*(None if x is None else x[indices] for x in weights), **attributes)
+
+    @staticmethod
+    def decompose(b, indices, *weights, **attributes):
+        made = _weights(b, weights, attributes)
+        shape = (indices.shape[0], made.shape[1])
+        return b.compute(Type(shape, "f32"), lambda t, k: b.load(made, [b.cast(b.load(indices, [t]), "index"), k]))
+
+
 class QuantizeBlocks(Operator):
     """x f32 [M, K] in blocks along K as signed bytes: q i8 [M, K], with a scale f32 [M, K / block] each (its largest
     absolute value / 127), and the sums of every `part` bytes, i32 [M, K / part].
@@ -291,13 +322,19 @@ class IntegerBlockMatmul(Operator):
         return (made * scales).sum(1)
 
     @staticmethod
-    def decompose(b, x, xscale, sums, *weights, **attributes):
+    def scaled(b, x, xscale):
+        """The rows as f32 at level 3."""
         (m, k), blocks = x.shape, xscale.shape[1]
         d = [b.dim(i) for i in range(3)]
         wide = b.empty(Type((m, blocks, k // blocks), "f32"))
         inputs = [(b.reshape(x, wide.shape), d), (xscale, d[:2])]
         (rows,) = b.generic(inputs, [(wide, d)], "ppp", lambda v, s, _: b.cast(v, "f32") * s)
-        return b.contract("mk,nk->mn", b.reshape(rows, (m, k)), _weights(b, weights, attributes), dtype="f32")
+        return b.reshape(rows, (m, k))
+
+    @staticmethod
+    def decompose(b, x, xscale, sums, *weights, **attributes):
+        rows = IntegerBlockMatmul.scaled(b, x, xscale)
+        return b.contract("mk,nk->mn", rows, _weights(b, weights, attributes), dtype="f32")
 
 
 def _weights(b, operands, attributes):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...support.errors import UnsupportedError
-from ..config import Model
+from ..config import Body, Model
 from ..layers.attention import Attention
 from ..layers.recurrent import GatedDeltaNet
 from ..settings import Settings
@@ -37,7 +37,7 @@ def read(s: Settings) -> Model:
         s.get("linear_conv_kernel_dim", 4),
         norm.epsilon,
     )
-    bodies = {LINEAR: mixer, FULL: attention_of(s, qk_norm=norm, gated=True)}
+    bodies: dict[str, Body] = {LINEAR: mixer, FULL: attention_of(s, qk_norm=norm, gated=True)}
     kinds = s.layer_kinds(usual)
     if unknown := set(kinds) - set(bodies):
         raise UnsupportedError(

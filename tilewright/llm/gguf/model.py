@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,16 @@ from .reader import GgufFile, GgufTensor, read_gguf
 
 #: a factor of all of a tensor
 SCALE = ".scale"
+#: weights that are not multiplied with activations as they are
+FLOAT = ("router", "shared_gate", "conv", "kv_b", "k_b", "v_b")
+#: weights that files have in another form: ends of names -> what makes them as they are in `Model`
+SHAPED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    ".shared_gate.weight": lambda a: a.reshape(1, -1),
+    ".conv.weight": lambda a: a[:, None],
+    ".mixer.norm.weight": np.ravel,
+    ".A_log": lambda a: np.log(-a).ravel(),
+    ".D": np.ravel,
+}
 
 
 @dataclass(frozen=True)
@@ -66,47 +78,51 @@ def weights_of(file: GgufFile, architecture: GgufArchitecture, config: dict[str,
         except (KeyError, ValueError):
             unknown.append(name)
             continue
-        if to is not None:
-            made |= _weight(file, architecture, config, to, tensor)
+        if to is None:
+            continue
+        scale = file.tensors.get(name.removesuffix(".weight") + SCALE)
+        for part, rows in (architecture.rows(to, config) or {to: None}).items():
+            taken = tensor if rows is None else _rows(tensor, rows)
+            made |= _weight(architecture, part, taken, None if scale is None else scale.array())
     if unknown:
         more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
         raise UnsupportedError(
             f"the file has tensors that a {architecture.model_type} model does not: {', '.join(unknown[:8])}{more}",
             stage="import",
         )
+    for name in [n for n in made if n.endswith(".k_b.weight")]:  # of latent attention, with the values' behind
+        keys, values = made.pop(name), made.pop(name.replace(".k_b.", ".v_b."))
+        both = np.concatenate([keys.swapaxes(1, 2), values], 1)
+        made[name.replace(".k_b.", ".kv_b.")] = both.reshape(-1, both.shape[2])
     return made
 
 
-def _weight(
-    file: GgufFile, architecture: GgufArchitecture, config: dict[str, Any], to: str, tensor: GgufTensor
-) -> dict[str, Any]:
-    part = to.split(".")[-2]
-    if architecture.turned and part in ("q", "k") and ".attention." in to:
-        heads = config["num_attention_heads" if part == "q" else "num_key_value_heads"]
-        rows = tensor.data.reshape(tensor.shape[0], -1)
-        tensor = replace(tensor, data=_straight(rows, heads).reshape(tensor.data.shape))
-    weight: Any = block_weights_of(tensor) if len(tensor.shape) > 1 else None
-    if weight is None:
-        weight = tensor.array()
-    scale = file.tensors.get(tensor.name.removesuffix(".weight") + SCALE)
+def _rows(tensor: GgufTensor, rows: np.ndarray) -> GgufTensor:
+    """Some rows of a tensor, in this order."""
+    if rows.max(initial=-1) >= tensor.shape[0]:
+        raise ModelError(f"tensor {tensor.name!r} has {tensor.shape[0]} rows, not {len(rows)}", stage="import")
+    data = tensor.data.reshape(tensor.shape[0], -1)[rows]
+    whole = (len(rows), *tensor.data.shape[1:]) if len(tensor.shape) > 1 else (-1,)
+    return replace(tensor, shape=(len(rows), *tensor.shape[1:]), data=data.reshape(whole))
+
+
+def _weight(architecture: GgufArchitecture, to: str, tensor: GgufTensor, scale: np.ndarray | None) -> dict[str, Any]:
+    parts = to.split(".")
+    weight: Any = None
+    if len(tensor.shape) > 1 and parts[-2] not in FLOAT:
+        weight = block_weights_of(tensor)
+    weight = tensor.array() if weight is None else weight
     if scale is not None:
-        weight = _scaled(weight, scale.array().astype(np.float32))
-    if architecture.norm_offset and (part in ("before", "after", "norm") or part.endswith("_norm")):
+        weight = _scaled(weight, scale.astype(np.float32))
+    norm = parts[-2] in ("before", "after", "norm") or parts[-2].endswith("_norm")
+    if architecture.norm_offset and norm and not re.fullmatch(architecture.own_norms, to):
         weight = weight - np.float32(architecture.norm_offset)
-    if part == "shared_gate":
-        weight = weight.reshape(1, -1)
     if ".experts." in to:
         return _experts(to, weight, tensor.shape[0])
+    for suffix, shaped in SHAPED.items():
+        if to.endswith(suffix):
+            weight = shaped(weight)
     return {to: weight}
-
-
-def _straight(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of heads in which halves are rotated together, of those where neighbours are.
-
-    >>> _straight(np.arange(4), 1).tolist()
-    [0, 2, 1, 3]
-    """
-    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _scaled(weight: Any, scale: np.ndarray) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ...ops.block_experts import COLUMNS
+from ...ops.block_weights import BlockWeights
 from .mlp import Mlp, activated
 
 if TYPE_CHECKING:
@@ -14,7 +17,10 @@ if TYPE_CHECKING:
 
     from ...ir.types import Type
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
+
+#: the least numbers of x that have a scale together, where weights are in blocks
+LEAST_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,10 @@ class Router:
         if self.normalized:
             total = make("reduce_sum", shares, axes=(1,), keepdims=True)
             if self.epsilon:
-                total = make("add", total, make.constant(np.float32(self.epsilon)))
+                total = make("add", total, make.constant(np.asarray(self.epsilon, np.float32)))
             shares = make("div", shares, total)
         if self.scale != 1:
-            shares = make("mul", shares, make.constant(np.float32(self.scale)))
+            shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
         return make("cast", chosen, to="i32"), shares
 
     def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
@@ -71,8 +77,8 @@ class Router:
         numbers = make.constant(np.arange(self.groups, dtype=np.int64)[None, :, None], "groups")
         same = make("equal", make("reshape", chosen, shape=(-1, 1, self.top_groups)), numbers)
         there = make("reduce_max", make("cast", same, to="i32"), axes=(2,), keepdims=True)
-        worst = make.constant(np.float32(-np.inf))
-        there = make("equal", there, make.constant(np.int32(1)))
+        worst = make.constant(np.asarray(-np.inf, np.float32))
+        there = make("equal", there, make.constant(np.asarray(1, np.int32)))
         return make("reshape", make("where", there, grouped, worst), shape=(-1, self.count))
 
 
@@ -104,14 +110,13 @@ class Experts:
         chosen, shares = self.router.build(at, x)
         rows, places, starts = make("expert_order", chosen, count=self.router.count)
         into = at.linear(x, "into") if self.latent else x
-        first = self._weights(at, "gate", "up") if self.gated else self._weights(at, "up")
-        between = make("expert_matmul", into, first, starts, rows, place=f"{at.name}.up")
+        between = self._product(at, into, ("gate", "up") if self.gated else ("up",), starts, rows)
         if self.gated:
             gate, between = make("split", between, sizes=(self.size, self.size), axis=1)
             between = make("mul", activated(make, self.activation, gate), between)
         else:
             between = activated(make, self.activation, between)
-        out = make("expert_matmul", between, self._weights(at, "down"), starts, place=f"{at.name}.down")
+        out = self._product(at, between, ("down",), starts)
         each = make("gather", out, places, axis=0)
         each = make("mul", each, make("reshape", shares, shape=(-1, self.router.each, 1)))
         out = make("reduce_sum", each, axes=(1,))
@@ -123,24 +128,45 @@ class Experts:
             out = make("add", out, common)
         return out
 
-    def _weights(self, at: Scope, *names: str) -> ir.Value:
-        """Weights of all experts, [count, ...], those of several names one after the other."""
-        experts, joined = at / "experts", "".join(names)
+    def _product(
+        self, at: Scope, x: ir.Value, names: tuple[str, ...], starts: ir.Value, rows: ir.Value | None = None
+    ) -> ir.Value:
+        """Rows of x times the weights of their experts, those of several names one after the other."""
+        make, experts, joined, count = at.make, at / "experts", "".join(names), self.router.count
+        place = f"{experts.name}.{joined}"
         if experts.has(joined):
-            array = experts.weight(joined)
-        else:
-            array = stacked(experts, names, self.router.count)
-        return at.make.constant(array, f"{experts.name}.{joined}")
+            return make("expert_matmul", x, make.constant(experts.weight(joined), place), starts, rows, place=place)
+        parts = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
+        if not isinstance(parts[0][0], BlockWeights):
+            return make("expert_matmul", x, make.constant(stacked(parts), place), starts, rows, place=place)
+        columns = sum(w.shape[0] for w in parts[0])
+        padding = -columns % COLUMNS
+        whole = BlockWeights.joined([w for p in parts for w in (*p, *([nothing(p[0], padding)] if padding else []))])
+        if whole is None:  # kinds differ
+            return make("concat", *[self._product(at, x, (n,), starts, rows) for n in names], axis=1)
+        given = [None if a is None else make.constant(a, place) for a in whole.operands]
+        name, inputs = "expert_block_matmul", [x]
+        if whole.zero is None or whole.zero.dtype == np.uint8:
+            name = "expert_integer_block_matmul"
+            inputs = make("quantize_blocks", x, block=max(whole.block, LEAST_BLOCK), part=whole.block)
+        y = make(name, *inputs, *given, starts, rows, place=place, **whole.attributes)
+        return make("split", y, sizes=(columns, padding), axis=1)[0] if padding else y
 
 
-def stacked(experts: Scope, names: tuple[str, ...], count: int) -> np.ndarray:
-    """The weights of each expert as one array."""
-    parts: list[list[Any]] = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
-    sizes = [w.shape[0] for w in parts[0]]
-    out = np.empty((count, sum(sizes), parts[0][0].shape[1]), parts[0][0].dtype)
-    for e, each in enumerate(parts):
-        np.concatenate(each, out=out[e])
+def stacked(parts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """The weights of each expert [N, K], which are in parts along N, as one array [experts, N, K]."""
+    first = parts[0]
+    out = np.empty((len(parts), sum(w.shape[0] for w in first), first[0].shape[1]), first[0].dtype)
+    for own, each in zip(out, parts, strict=True):
+        np.concatenate(each, out=own)
     return out
+
+
+def nothing(like: BlockWeights, rows: int) -> BlockWeights:
+    """So many rows of zeros, of the form of other weights."""
+    names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
+    zeros = {n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None}
+    return replace(like, **zeros)
 
 
 __all__ = ["Experts", "Router"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...ir.types import Type
+from ...ops.block_weights import BlockWeights
 from ..config import Norm
-from .attention import written
 from .norm import normalized
 from .rope import rotated
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Pool, Rope
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class LatentAttention:
         both = rotated(make, both, *at.step.angles(self.rope), self.rope)
         q_turned, k_turned = make("split", both, sizes=(heads, 1), axis=1)
         row = make("concat", make("reshape", latent, shape=(-1, 1, self.rank)), k_turned, axis=2)
-        at.set_state("k", written(at, at.state("k"), row))
+        at.set_state("k", make("write_pages", at.state("k"), row, inputs["slots"], place=at.name))
         keys, values = self._absorbed(at)
         q = make("concat", make("einsum", q, keys, equation="thn,hnl->thl"), q_turned, axis=2)
         out = make(
@@ -83,7 +83,8 @@ class LatentAttention:
 
     def _absorbed(self, at: Scope) -> tuple[ir.Value, ir.Value]:
         """The weights of keys [heads, head_dim, rank] and of values [heads, v_head_dim, rank]."""
-        weights = np.asarray(at.weight("kv_b.weight"), np.float32)
+        given = at.weight("kv_b.weight")
+        weights = given.dequantized() if isinstance(given, BlockWeights) else np.asarray(given, np.float32)
         weights = weights.reshape(self.heads, self.head_dim + self.v_head_dim, self.rank)
         parts = weights[:, : self.head_dim], weights[:, self.head_dim :]
         keys, values = (at.make.constant(np.ascontiguousarray(p), f"{at.name}.kv_b") for p in parts)

@@ -9,10 +9,14 @@ import numpy as np
 
 from ...codegen.kernel_info import pack_array
 from ...ir.types import numpy_dtype, type_of
+from ...ops.block_weights import BlockWeights
 from ...schedule.nest import Pack
 
 #: columns of a tile of weights
 TILE = 64
+#: numbers of x that share a scale where weights are in smaller blocks
+X_BLOCK = 32
+BF16 = numpy_dtype("bf16")
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -26,20 +30,45 @@ def linear(
     weights: Sequence[Any],
     bias: np.ndarray | None = None,
     place: str = "",
-    precision: str = "f32",
+    precision: str = "auto",
 ) -> ir.Value:
     """x [T, K] times the transpose of weights [N, K], which are joined along N: f32 [T, N], plus bias [N].
 
-    Weights are arrays of f32, bf16 or f16, all of one type; products are summed in f32. With the precision "bf16" x is
-    rounded to bf16, and so are weights of f32.
+    Weights are arrays of f32, bf16 or f16, all of one type, or `BlockWeights`; products are summed in f32. precision:
+    "f32" leaves x as it is; "auto" rounds it to bf16 for weights of bf16, and for block weights to 8 bits by blocks;
+    "bf16" as that, and weights of f32 are rounded too.
     """
+    if isinstance(weights[0], BlockWeights):
+        out = _block_products(make, x, weights, place, precision != "f32")
+        return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
     joined = weights[0] if len(weights) == 1 else np.concatenate(weights)
-    if precision == "bf16" and joined.dtype != np.float16:
+    if (precision == "bf16" and joined.dtype != np.float16) or (precision == "auto" and joined.dtype == BF16):
         x, joined = make("cast", x, to="bf16"), joined.astype(numpy_dtype("bf16"), copy=False)
     w = make.constant(joined, place or "w")
     attributes = {} if type_of(w).dtype == "f32" else {"dtype": "f32"}
     out = make("einsum", x, w, equation="mk,nk->mn", place=place, **attributes)
     return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
+
+
+def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], place: str, rounded: bool) -> ir.Value:
+    """One product where all weights are of one form, else one for each."""
+    joined = BlockWeights.joined(weights)
+    parts = []
+    for w in weights if joined is None else [joined]:
+        if rounded and (w.zero is None or w.zero.dtype == np.uint8):
+            block = w.block if w.shape[1] % X_BLOCK else max(w.block, X_BLOCK)
+            rows = make("quantize_blocks", x, block=block, part=w.block)
+            parts.append(
+                make("integer_block_matmul", *rows, *block_operands(make, w, place), **w.attributes, place=place)
+            )
+        else:
+            parts.append(make("block_matmul", x, *block_operands(make, w, place), **w.attributes, place=place))
+    return parts[0] if len(parts) == 1 else make("concat", *parts, axis=1)
+
+
+def block_operands(make: Maker, weights: BlockWeights, name: str) -> list[ir.Value | None]:
+    """Constants of block weights, as `BlockMatmul` takes them behind x."""
+    return [None if a is None else make.constant(a, name or "w") for a in weights.operands]
 
 
 def tiled_rows(weight: np.ndarray) -> np.ndarray:
@@ -61,7 +90,8 @@ def rows_of_tiled(make: Maker, weight: ir.Value, indices: ir.Value) -> ir.Value:
 
 
 def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int) -> ir.Value:
-    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]."""
+    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]. x stays as it is:
+    rounded to bf16 it would want the weights in another layout, and few rows want logits."""
     attributes = {} if type_of(weight).dtype == "f32" else {"dtype": "f32"}
     out = make("einsum", x, weight, equation="mk,akb->mab", place="head", **attributes)
     count = type_of(weight).dims[0] * TILE

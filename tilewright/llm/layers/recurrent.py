@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 def convolved(at: Scope, x: ir.Value) -> ir.Value:
@@ -87,7 +87,9 @@ class GatedDeltaNet:
         b, a = make("split", at.linear(x, "b", "a"), sizes=(self.heads, self.heads), axis=1)
         qk, v = make("split", convolved(at, qkv), sizes=(2 * self.sizes[0], self.sizes[2]), axis=1)
         # x / sqrt(sum(x²) + 1e-6), q divided by sqrt(depth) as well
-        scales = np.repeat(np.float32([1 / depth, depth**-0.5]), self.k_heads)[:, None] * np.ones(depth, np.float32)
+        scales = np.repeat(np.asarray([1 / depth, depth**-0.5], np.float32), self.k_heads)[:, None] * np.ones(
+            depth, np.float32
+        )
         qk = make("reshape", qk, shape=(-1, 2 * self.k_heads, depth))
         qk = make("rms_norm", qk, make.constant(scales, f"{at.name}.scales"), epsilon=1e-6 / depth)
         q, k = make("split", qk, sizes=(self.k_heads, self.k_heads), axis=1)

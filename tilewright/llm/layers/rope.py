@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...ir.types import type_of
-
 if TYPE_CHECKING:
     from torch_mlir import ir
 
@@ -74,21 +72,7 @@ def angles(make: Maker, positions: ir.Value, rope: Rope, context: int) -> tuple[
 
 def rotated(make: Maker, x: ir.Value, cosine: ir.Value, sine: ir.Value, rope: Rope) -> ir.Value:
     """x [T, heads, depth] with the first `dim` numbers of each head rotated; cosine and sine as `angles` gives them."""
-    half, (heads, depth) = rope.dim // 2, type_of(x).shape[1:]
-    rest = []
-    if rope.dim < depth:
-        x, *rest = make("split", x, sizes=(rope.dim, depth - rope.dim), axis=2)
-    # the two of a pair are one step apart along `pairs`
-    shape, pairs = ((-1, heads, half, 2), 3) if rope.interleaved else ((-1, heads, 2, half), 2)
-    first, second = make("split", make("reshape", x, shape=shape), sizes=(1, 1), axis=pairs)
-    wide = (-1, 1, half, 1) if rope.interleaved else (-1, 1, 1, half)
-    cosine, sine = (make("reshape", v, shape=wide) for v in (cosine, sine))
-    turned = [
-        make("sub", make("mul", first, cosine), make("mul", second, sine)),
-        make("add", make("mul", second, cosine), make("mul", first, sine)),
-    ]
-    out = make("reshape", make("concat", *turned, axis=pairs), shape=(-1, heads, rope.dim))
-    return make("concat", out, *rest, axis=2) if rest else out
+    return make("rotary", x, cosine, sine, interleaved=rope.interleaved)
 
 
 __all__ = ["angles", "frequencies", "rotated"]

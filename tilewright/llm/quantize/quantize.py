@@ -29,8 +29,8 @@ LENGTH, TOGETHER = 512, 2048
 Hook = Callable[[str, float], None]
 
 
-#: weights of layers that other operators than products read
-FLOAT = ("experts", "router", "conv", "kv_b")
+#: weights of layers that stay as they are: what other operators than products read, and what chooses experts
+FLOAT = ("experts", "router", "shared_gate", "conv", "kv_b")
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _calibrated(
     if method == "awq":
         rows: dict[tuple[str, ...], list[np.ndarray]] = {}
         for given in flow.through(number, own, threads, keep=False):
-            for names, x in given.items():
+            for names, x in _products(given).items():
                 rows.setdefault(names, []).append(x[:: len(flow.batches)])
         samples = {names: np.concatenate(x) for names, x in rows.items()}
         better, scales = scaled(flow.model.layers[number], number, own, samples, form)
@@ -141,11 +141,14 @@ def _calibrated(
     else:
         moments: dict[tuple[str, ...], Any] = {}
         for given in flow.through(number, own, threads, keep=False):
-            for names, x in given.items():
+            for names, x in _products(given).items():
                 moments[names] = moments.get(names, 0) + x.T @ x
         for names, h in moments.items():
             if fitting := form.fitting(len(h)):
                 made |= {n: gptq(own[n], h, fitting) for n in names}
+    for n in [n for n, w in made.items() if not isinstance(w, BlockWeights) and _is_product(n, w)]:
+        if (q := _rounded(made[n], form)) is not None:  # of what was not seen, as experts that all tokens have
+            made[n] = q
     floats = {n: w.dequantized() if isinstance(w, BlockWeights) else w for n, w in made.items()}
     for _ in flow.through(number, floats, threads):
         pass
@@ -153,8 +156,16 @@ def _calibrated(
 
 
 def _is_product(name: str, w: Any) -> bool:
-    """Whether a weight of a layer is multiplied with activations by `linear`."""
-    return w.ndim == 2 and name.endswith(".weight") and not any(f".{p}." in name for p in FLOAT)
+    """Whether a weight of a layer is multiplied with activations by `linear`, and is quantized."""
+    return w.ndim == 2 and _quantized(name)
+
+
+def _quantized(name: str) -> bool:
+    return name.endswith(".weight") and not any(f".{p}." in name for p in FLOAT)
+
+
+def _products(given: Mapping[tuple[str, ...], np.ndarray]) -> dict[tuple[str, ...], np.ndarray]:
+    return {names: x for names, x in given.items() if all(map(_quantized, names))}
 
 
 def _rounded(w: np.ndarray, form: Format, importance: np.ndarray | None = None) -> BlockWeights | None:

@@ -17,7 +17,9 @@ are done early take blocks of others (the last blocks of a prompt see the most k
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
+from ....ops.ragged_attention import part_length
 from ....ops.write_quantized_pages import rotation
 from ....support.dtypes import wide
 from ....support.sizes import highest, smaller
@@ -31,6 +33,8 @@ from .rotation import rotate
 
 #: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
 ROWS, KEYS, GROUP = 32, 64, 16
+#: vectors of a row that are laid out
+UNROLLED = 16
 #: vectors of sums that a tile of the second product has at most
 SUMS = 16
 
@@ -56,19 +60,23 @@ class Ragged:
         self.read = a = Access(kernel)
         names = [n or "" for n in (*a.opaque.operands, *[None] * 9)[:9]]
         self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks, *self.scales = names
-        self.out = a.opaque.results[0]
+        self.out, *self.partial = a.opaque.results
         attributes = a.opaque.attributes
         self.window, self.softcap = int(attributes["window"]), float(attributes["softcap"])
         self.tokens, self.heads, self.depth = a.shape(self.q)
         self.pages, self.length, self.shared, _ = a.shape(self.k)
         self.count, self.most_pages = a.shape(self.table)
-        self.width = a.shape(self.out)[2]
+        self.width = a.shape(self.out)[-1]
+        #: parts of the keys, each with results of its own
+        self.splits = int(attributes.get("parts", 1))
         self.dtype = wide(a.dtype(self.q))
         self.lanes = lanes(machine, self.dtype)
         group = self.heads // self.shared
         #: heads of a task, and tasks that have those of one key head
         self.group = next(g for g in range(min(group, GROUP), 0, -1) if group % g == 0)
         self.parts = group // self.group
+        #: keys whose page is looked up together
+        self.run = gcd(self.length, self.lanes)
         #: bits of a number in pages with scales; 0: they are floats
         self.bits = 8 * a.shape(self.k)[3] // self.depth if self.scales[0] else 0
         #: what queries and results are multiplied by; `rotate` makes rows longer
@@ -101,11 +109,11 @@ class Ragged:
             return x
         return Op("extf" if self.dtype == "f64" or x.dtype != "f64" else "truncf", (x,), self.dtype)
 
-    def vectors(self, name: str, count: Expr | int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """``body`` for all lanes of so many vectors."""
+    def vectors(self, name: str, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body`` for all lanes of so many vectors, laid out one after the other if they are few."""
         lane = Var(f"{name}_l")
         inner = For(lane.name, index(self.lanes), body(Var(f"{name}_o") * self.lanes + lane), "vector", self.lanes)
-        return loop(f"{name}_o", count, inner)
+        return loop(f"{name}_o", count, inner, "unroll" if count <= UNROLLED else "serial")
 
     def lane(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
@@ -128,22 +136,28 @@ class Ragged:
     def build(self) -> Stmt:
         blocks = self.tokens // self.block + self.count
         task, number = Var("task"), Var("task") % blocks
+        split = task // blocks % self.splits if self.splits > 1 else index(0)
         found = If(
             Op("cmpi.sle", (self.start(Var("b")) // self.block + Var("b"), number), "i1"),
             store("sequence", (), Var("b"), "sequence"),
         )
         b = now("sequence")
-        part = task // blocks
+        part = task // (blocks * self.splits)
         first = self.start(b) + (number - self.start(b) // self.block - b) * self.block
         there = minimum(self.block, self.start(b + 1) - now("first"))
         position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
         end = minimum(now("position") + now("there"), self.most_pages * self.length)
-        seen = larger(now("position") - (self.window - 1), 0) if self.window else index(0)
+        seen: Expr = index(0)
+        if self.window:  # from the beginning of a run on
+            seen = larger(now("position") - (self.window - 1), 0) // self.run * self.run
+        if self.splits > 1:
+            run = part_length(self.integer(self.lengths, b), self.splits)
+            end, seen = minimum(end, (now("split") + 1) * run), larger(now("split") * run, seen)
         body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
-        body = let("head", part // self.parts, let("query_head", part * self.group, body))
+        body = let("head", part // self.parts, let("query_head", part * self.group, let("split", split, body)))
         body = let("sequence", index(0), seq(loop("b", self.count, found), body))
-        return loop("task", self.shared * self.parts * blocks, body, "thread")
+        return loop("task", self.shared * self.parts * self.splits * blocks, body, "thread")
 
     def rows_of_block(self) -> Stmt:
         d = self.dtype
@@ -206,7 +220,8 @@ class Ragged:
         top, total = self.number(float("-inf")), self.number(0.0)
         if self.sinks:
             sink = self.as_float(Load(self.sinks, (now("query_head") + Var("h"),), self.read.dtype(self.sinks)))
-            top, total = sink, self.number(1.0)  # type: ignore[assignment]
+            first = Op("cmpi.eq", (now("split"), index(0)), "i1")
+            top, total = select(first, sink, top), select(first, self.number(1.0), total)  # type: ignore[assignment]
         zero = self.vectors("e", self.widths, lambda e: store("o", (self.row, e), self.number(0.0), "o.begin"))
         return self.over_rows(
             seq(store("top", (self.row,), top, "top.begin"), store("total", (self.row,), total, "total.begin"), zero)
@@ -225,15 +240,18 @@ class Ragged:
         )
         return let("keys", there, body)
 
-    def brought(self, j: Expr, body: Stmt) -> Stmt:
-        """`body` for key j of the block, whose page and row in it are known there."""
-        at = now("key") + j
+    def brought(self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body(j)`` for j below `count`, keys of the block from `first` on, whose page and row in it are known there:
+        they are looked up once for a run of keys that are in one page."""
+        run, n = self.run, f"{name}_n"
+        at = now("key") + first + Var(name) * run
         page = larger(minimum(self.integer(self.table, now("sequence"), at // self.length), self.pages - 1), 0)
-        return let("page", page, let("slot", at % self.length, body))
+        rows = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)))
+        return loop(name, ceildiv(minimum(most, count), run), let("page", page, let("slot", at % self.length, rows)))
 
     def row_of_pages(self, name: str, pages: str, scales: str, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``to(d, x)`` for the first `size` numbers of a key or value, as floats."""
-        at = (now("page"), now("slot"), now("head"))
+        at = (now("page"), now("slot") + Var(f"{name}_n"), now("head"))
 
         def element(d: Expr) -> Expr:
             return self.as_float(Load(pages, (*at, d), self.read.dtype(pages)))
@@ -248,31 +266,37 @@ class Ragged:
 
         zeros = self.padded(size, to)
         if not self.bits:
-            return seq(zeros, self.within(name, size, element, to))
+            return seq(zeros, self.within(f"{name}_d", size, element, to))
         scale = self.as_float(Load(scales, at, self.read.dtype(scales)))
         if self.bits == 8:
-            return let("scale", scale, seq(zeros, self.within(name, size, lambda d: whole(d, lambda x: x), to)))
+            return let("scale", scale, seq(zeros, self.within(f"{name}_d", size, lambda d: whole(d, lambda x: x), to)))
         packed = self.read.shape(pages)[3]
-        halves = [self.within(name, min(size, packed), lambda d: whole(d, lambda x: half(x, False)), to)]
+        halves = [self.within(f"{name}_d", min(size, packed), lambda d: whole(d, lambda x: half(x, False)), to)]
         if size > packed:
             more = self.within(
-                name, size - packed, lambda d: whole(d, lambda x: half(x, True)), lambda d, x: to(d + packed, x)
+                f"{name}_d", size - packed, lambda d: whole(d, lambda x: half(x, True)), lambda d, x: to(d + packed, x)
             )
             halves.append(more)
         return let("scale", scale, seq(zeros, *halves))
 
     def bring_keys(self) -> Stmt:
         """As many keys as a vector has lanes."""
-        j = Var("kt") * self.lanes + Var("kj")
-        copy = self.row_of_pages(
-            "kd", self.k, self.scales[0], self.depth, lambda d, x: store("ks", (Var("kj"), d), x, "key")
-        )
-        return For("kj", minimum(self.lanes, self.keys_there - Var("kt") * self.lanes), self.brought(j, copy))
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda d, x: store("ks", (j, d), x, "key")  # noqa: E731
+            return self.row_of_pages("kj", self.k, self.scales[0], self.depth, to)
+
+        first = Var("kt") * self.lanes
+        return self.brought("kj", first, minimum(self.lanes, self.keys_there - first), self.lanes, copy)
 
     def bring_values(self) -> Stmt:
         pages, scales = (self.v, self.scales[1]) if self.v else (self.k, self.scales[0])
-        copy = self.row_of_pages("ve", pages, scales, self.width, lambda e, x: store("vs", (Var("vj"), e), x, "value"))
-        return For("vj", self.keys_there, self.brought(Var("vj"), copy))
+
+        def copy(j: Expr) -> Stmt:
+            to = lambda e, x: store("vs", (j, e), x, "value")  # noqa: E731
+            return self.row_of_pages("vj", pages, scales, self.width, to)
+
+        return self.brought("vj", index(0), self.keys_there, self.keys, copy)
 
     def scores(self) -> Stmt:
         """Of a row with the keys that were brought, whose sums lie in lanes; they are added up in one tree."""
@@ -297,6 +321,8 @@ class Ragged:
         sees: Expr = Op("cmpi.sle", (at, position), "i1")
         if self.window:
             sees = both(sees, Op("cmpi.slt", (position, at + self.window), "i1"))
+        if self.splits > 1:  # a vector may reach beyond the last key of a part
+            sees = both(sees, less(at, now("end")))
         return select(sees, score, self.number(float("-inf")))
 
     def softmax(self) -> Stmt:
@@ -377,6 +403,9 @@ class Ragged:
         safe = select(Op("cmpf.oeq", (total, self.number(0.0)), "i1"), self.number(1.0), total)
         at = now("first") + Var("i"), now("query_head") + Var("h")
 
+        if self.partial:
+            at, safe = (*at, now("split"), index(0)), self.number(1.0)
+
         def written(e: Expr) -> Stmt:
             value = mul(self.f("o", self.row, e), now("inverse", self.dtype))
             return self.read.write(self.out, (*at, e), value, "out")
@@ -384,14 +413,16 @@ class Ragged:
         whole, rest = divmod(self.width, self.lanes)
         lane = Var("e_r")
         more = For("e_r", index(rest), written(lane + whole * self.lanes), "vector", self.lanes) if rest else None
-        body = seq(self.vectors("e", whole, written) if whole else None, more)
+        told = [store(to, at, self.f(x, self.row), x) for to, x in zip(self.partial, ("top", "total"), strict=False)]
+        body = seq(self.vectors("e", whole, written) if whole else None, more, *told)
         inverse = Op("divf", (self.number(self.shorter), safe), self.dtype)
         return self.over_rows(seq(self.rotated("o", self.width), let("inverse", inverse, body)))
 
 
 @direct("ragged_attention", writes_once=True, typical_sizes=True)
+@direct("ragged_attention_parts", typical_sizes=True)
 def build(kernel: Kernel, machine: Machine) -> Stmt:
-    """The loop nest of ``tw.ragged_attention``."""
+    """The loop nest of ``tw.ragged_attention``, or of parts of it."""
     made = Ragged(kernel, machine)
     return seq() if 0 in kernel.buffer(made.out).shape else made.build()
 

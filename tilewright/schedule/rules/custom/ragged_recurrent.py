@@ -30,7 +30,7 @@ VECTORS = 4
 Place = Callable[[Expr], tuple[Expr, ...]]
 
 
-class Ragged(Access):
+class RaggedRecurrence(Access):
     """What these operators share: tokens of sequences, a pool of snapshots, columns in lanes.
 
     `first`: where the pool is among the operands; `width` columns are divided into tasks of `vectors` at most, of each
@@ -134,7 +134,7 @@ def ragged_conv(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.ragged_conv``: the window of a vector of channels is in registers."""
     assert kernel.opaque is not None
     _, before, channels = Access(kernel).shape(Access(kernel).operand(2))
-    r = Ragged(kernel, machine, 2, 1, channels, 1)
+    r = RaggedRecurrence(kernel, machine, 2, 1, channels, 1)
     x, weights = r.operand(0), r.operand(1)
 
     def step(t: Expr) -> Stmt:
@@ -157,7 +157,7 @@ def gated_linear_attention(kernel: Kernel, machine: Machine) -> Stmt:
     see what it has for k, and to change it and read it."""
     assert kernel.opaque is not None
     _, heads, depth, width = Access(kernel).shape(Access(kernel).operand(4))
-    r = Ragged(kernel, machine, 4, heads, width, VECTORS)
+    r = RaggedRecurrence(kernel, machine, 4, heads, width, VECTORS)
     q, k, v, gate = (r.operand(i) for i in range(4))
     group, i = heads // r.shape(q)[1], Var("i")
     shared = r.part // group
