@@ -222,6 +222,12 @@ def test_logprobs(client):
     plain = client.completions.create(**ask, prompt="user: hello\nassistant: ", logprobs=2).choices[0]
     assert plain.logprobs.tokens == list("Hi t") and plain.logprobs.text_offset == [0, 1, 2, 3]
     assert all(len(t) == 2 for t in plain.logprobs.top_logprobs)
+    ask = {"model": "tiny", "prompt": "abc", "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    echo = client.completions.create(**ask).choices[0]  # as evaluations ask for the probability of a text
+    assert echo.logprobs.tokens == ["", "a", "b", "c", echo.text[3]] and echo.logprobs.text_offset == [0, 0, 1, 2, 3]
+    assert echo.logprobs.token_logprobs[0] is None and all(p < 0 for p in echo.logprobs.token_logprobs[1:])
+    (event, *_) = client.completions.create(**ask, stream=True)
+    assert event.choices[0].logprobs == echo.logprobs
 
 
 def test_responses(client):

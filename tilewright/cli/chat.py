@@ -15,7 +15,7 @@ import typer
 from ..support.errors import TilewrightError, UsageError, printable
 from .app import app
 from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
-from .language import CacheDtype, Context, Model, Threads, loading, need
+from .language import CacheDtype, Context, Draft, Model, Template, Threads, need, template_text
 
 if TYPE_CHECKING:
     from ..llm.server.language import Language
@@ -42,6 +42,8 @@ def chat(
     threads: Threads = None,
     context: Context = 4096,
     cache_dtype: CacheDtype = "bf16",
+    draft: Draft = None,
+    chat_template: Template = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -70,9 +72,18 @@ def chat(
         max_tokens=max_tokens,
     )
     name = Path(model).resolve().name
-    with loading("loading") as report:
-        options: dict[str, Any] = {"threads": threads, "context": context, "sequences": 1, "cache_tokens": context}
-        language = load_language(model, name, cache_dtype=cache_dtype, progress=report, **options)
+    language = load_language(
+        model,
+        name,
+        threads=threads,
+        context=context,
+        sequences=1,
+        cache_tokens=context,
+        cache_dtype=cache_dtype,
+        draft=draft,
+        chat_template=template_text(chat_template),
+        show=not quiet,
+    )
     try:
         Terminal(Chat(language, sampling, system), verbose).run()
     finally:
