@@ -127,6 +127,7 @@ def serve(
         "others": (others, threads, max_batch, max_delay / 1000, queue),
         "limits": limits,
         "api_key": key,
+        "hosts": ("127.0.0.1", "localhost", "[::1]", host.lower()) if is_local(host) and not key else (),
     }
     if not is_local(host) and not key:
         note(f"warning: whoever reaches {host} can use this server: give it an --api-key", wanted=True)

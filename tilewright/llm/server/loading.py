@@ -58,11 +58,15 @@ def load_others(
 ) -> dict[str, Batcher]:
     """Packages by their names; the entries of one with several are NAME.ENTRY."""
     from ...runtime.load import load
+    from ..program import REPORT
 
     found = {}
     for name, path in paths.items():
         executable = load(path, threads=threads)
         entries: Mapping[str, Any] = getattr(executable, "entries", {"main": executable})
+        if any(REPORT in e.package.report for e in entries.values() if hasattr(e, "package")):
+            hint = "give the folder of the model, which has its tokenizer too"
+            raise UsageError(f"{path!r} is the program of a language model alone", stage="serve", hint=hint)
         for entry, one in entries.items():
             found[name if len(entries) == 1 else f"{name}.{entry}"] = Batcher(one, most, delay, queue)
     return found
@@ -70,7 +74,7 @@ def load_others(
 
 def load_app(settings: Mapping[str, Any]) -> tuple[Any, Callable[[], object]]:
     """The application of `tilewright serve`, and what ends its engine. settings: language (a name and a path, or None),
-    options of `load_language`, others (what `load_others` takes), limits, api_key."""
+    options of `load_language`, others (what `load_others` takes), limits, api_key, hosts."""
     from .app import make_app
 
     limits, language = settings["limits"], None
@@ -83,7 +87,9 @@ def load_app(settings: Mapping[str, Any]) -> tuple[Any, Callable[[], object]]:
         if language is not None:
             language.engine.close(1.0)
 
-    return make_app(language, others, api_key=settings["api_key"], limits=limits, on_close=close), close
+    return make_app(
+        language, others, api_key=settings["api_key"], hosts=settings["hosts"], limits=limits, on_close=close
+    ), close
 
 
 __all__ = ["is_language", "load_app", "load_language", "load_others"]
