@@ -97,6 +97,7 @@ class Chat:
     def __init__(self, language: Language, sampling: Any, system: str | None = None) -> None:
         self.language, self.sampling, self.system = language, sampling, system
         self.messages: list[dict[str, Any]] = []
+        self.tokens = 0  # of the last answer
         self.reset()
 
     def reset(self) -> None:
@@ -112,9 +113,9 @@ class Chat:
         from ..llm.server.reasoning import MARKS, ReasoningParser
 
         language = self.language
+        self.tokens = 0
         prompt = language.tokenizer.chat([*self.messages, {"role": "user", "content": text}])
         stream = language.engine.submit(Request(language.tokenizer.encode(prompt), self.sampling))
-        self.messages.append({"role": "user", "content": text})
         made = Answer()
         if language.reasoning is not None:
             inside = prompt.rstrip().endswith(MARKS[language.reasoning][0])
@@ -126,8 +127,8 @@ class Chat:
                 yield from made.feed(piece)
         finally:
             stream.cancel()
-            self.messages.append({"role": "assistant", "content": made.text})
             self.tokens = made.tokens
+            self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": made.text}]
 
 
 class Terminal:

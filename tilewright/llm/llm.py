@@ -257,7 +257,11 @@ def loading_bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=1.0)
-        yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        progress.allowed = False  # the compilation's own line
+        try:
+            yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        finally:
+            progress.allowed = True
 
 
 __all__ = ["LLM", "Completion", "loading_bar"]
