@@ -161,7 +161,7 @@ def test_tools(client):
     assert none.message.tool_calls is None and "<tool_call>" in none.message.content
     history = [
         *says("?"),
-        {"role": "assistant", "tool_calls": [c.model_dump() for c in made.message.tool_calls]},
+        made.message.model_dump(),
         {"role": "tool", "tool_call_id": made.message.tool_calls[0].id, "content": "rain"},
     ]
     assert client.chat.completions.create(model="tiny", messages=history).choices[0].message.content
@@ -257,6 +257,12 @@ def test_responses(client):
     assert sum(e.type == "response.function_call_arguments.done" for e in events) == 2
     plain = client.responses.create(model="tiny", input="weather?", tools=tools)
     assert [o.type for o in plain.output] == [o.type for o in called.output] == ["message", *["function_call"] * 2]
+    whole_turn = [
+        *says("weather?"),
+        *plain.output,
+        {"type": "function_call_output", "call_id": calls[0].call_id, "output": "x"},
+    ]
+    assert client.responses.create(model="tiny", input=whole_turn, tools=tools).output
     outputs = [{"type": "function_call_output", "call_id": calls[0].call_id, "output": "rain"}]
     after = client.responses.create(model="tiny", input=outputs, previous_response_id=plain.id)
     assert after.output_text

@@ -165,9 +165,10 @@ async def embeddings(body: Any, language: Language, stack: AsyncExitStack) -> Re
     fields.done()
     vectors: list[np.ndarray] = []
     count = 0
-    for begin in range(0, len(inputs), AT_A_TIME):
+    size = max(min(AT_A_TIME, language.engine.queue), 1)
+    for begin in range(0, len(inputs), size):
 
-        def make(part: Sequence[Prompt] = inputs[begin : begin + AT_A_TIME]) -> list[Request]:
+        def make(part: Sequence[Prompt] = inputs[begin : begin + size]) -> list[Request]:
             encoded = [language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in part]
             for tokens in encoded:
                 language.check_length(tokens, 1, "input")
