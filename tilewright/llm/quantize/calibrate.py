@@ -12,8 +12,9 @@ import numpy as np
 from ...ir.graph_builder import Maker
 from ...ir.types import Type
 from ..config import Model, Pool
-from ..decoder import INPUTS, RECURRENT, Scope, Step
+from ..decoder import INPUTS, RECURRENT
 from ..layers.norm import normalized
+from ..scope import Scope, Step
 
 if TYPE_CHECKING:
     from torch_mlir import ir

@@ -13,7 +13,7 @@ from ....tensor.kernel import Kernel
 from ...machine import Machine
 from ...nest import If, Stmt, Store, loop, map_exprs, seq, transform
 from .. import Choose, Direct, direct
-from .block_matmul import FEW, ByteProduct, FloatProduct, Product
+from .block_matmul import ByteProduct, FloatProduct, Product
 from .experts import position
 from .nests import index
 
@@ -30,7 +30,8 @@ def build(product: Product, beside: tuple[str, ...], first: int) -> Direct:
     assert starts is not None
     count, x_rows, total = read.shape(starts)[0] - 1, read.shape(product.x)[0], product.rows
     inputs = frozenset([*operands[:first], *beside])
-    e = Var("e")
+    e, most = Var("e"), Product.few_high(product)
+    product.place = e * (product.columns // product.width) + Var("nt")
 
     def few(height: int, at: Expr) -> Stmt:
         """The products of so many rows from row `at` of the result on."""
@@ -43,13 +44,13 @@ def build(product: Product, beside: tuple[str, ...], first: int) -> Direct:
 
         moves: dict[str, Row] = dict.fromkeys(inputs - {None}, source)  # type: ignore[arg-type]
         moves |= dict.fromkeys(weights, lambda n: e * product.columns + n)
-        return moved(product.few(height), moves, {product.out: here})
+        return moved(product.few(height, f"_{height}", index(0)), moves, {product.out: here})
 
     begin = position(starts, (e,), total)
     many = Op("maxsi", (position(starts, (e + 1,), total) - begin, index(0)), "index")
-    rest = many % FEW
-    parts: list[Stmt] = [loop("m", many // FEW, few(FEW, begin + Var("m") * FEW))]
-    parts += [If(Op("cmpi.eq", (rest, index(h)), "i1"), few(h, begin + (many - rest))) for h in range(1, FEW)]
+    rest = many % most
+    parts: list[Stmt] = [loop("m", many // most, few(most, begin + Var("m") * most))]
+    parts += [If(Op("cmpi.eq", (rest, index(h)), "i1"), few(h, begin + (many - rest))) for h in range(1, most)]
     tiles = -(-product.tiles // product.vectors)
     nest = loop("nt", tiles, loop("e", count, seq(*parts)), "thread")
     product.rows = x_rows  # what is prepared is so for rows of x

@@ -27,12 +27,12 @@ from .block_weights import Weights
 from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
-#: rows that take numbers as they are unpacked
-FEW = 4
+#: rows up to which bytes are unpacked again for each tile
+BYTE_ROWS = 16
 #: vectors of a tile of columns
 VECTORS = 2
 #: the part of the first cache that unpacked numbers may take
-SHARE = 2
+SHARE = 4
 
 
 def tile(machine: Machine, columns: int) -> tuple[int, int]:
@@ -62,10 +62,21 @@ class Product:
         self.vectors, self.lanes = tile(machine, self.columns)
         self.tiles = -(-self.columns // self.lanes)
         self.width = self.vectors * self.lanes
+        #: the tile of columns among those of the weights
+        self.place: Expr = Var("nt")
         self.height = choose("rows", tuple(range(1, 13)), self.high())
 
     def high(self) -> int:
         """Rows of a tile of many."""
+        raise NotImplementedError
+
+    def few_high(self) -> int:
+        """Rows that share what is unpacked in registers."""
+        return 4 if self.machine.many_registers else 3
+
+    @property
+    def few_rows(self) -> int:
+        """Rows up to which numbers are used as they are unpacked, by tiles."""
         raise NotImplementedError
 
     # ---- places ----
@@ -105,16 +116,29 @@ class Product:
     # ---- the nest ----
 
     def build(self) -> Direct:
-        most = highest(self.rows)
-        made: Stmt = self.many() if most > FEW else Seq(())
-        count = index(self.rows)
-        for few in reversed(range(max(lowest(self.rows), 1), min(most, FEW) + 1)):
-            here = self.few(few)
-            made = here if made == Seq(()) else If(Op("cmpi.slt", (count, index(few + 1)), "i1"), here, made)
-        if most and not lowest(self.rows):
-            made = If(Op("cmpi.slt", (index(0), count), "i1"), made)
-        nest = self.prepared(loop("nt", -(-self.tiles // self.vectors) if most else 0, made, "thread"))
+        few = self.in_tiles(self.few_high(), "f", self.few)
+        if lowest(self.rows) > self.few_rows:
+            made = self.many()
+        elif highest(self.rows) > self.few_rows:
+            made = If(_below(self.rows, self.few_rows + 1), few, self.many())
+        else:
+            made = few
+        nest = self.prepared(loop("nt", -(-self.tiles // self.vectors), made, "thread"))
         return Direct(nest, self.weights.packs((self.vectors, self.lanes)))
+
+    def in_tiles(self, most: int, tag: str, tile: Callable[[int, str, Expr], Stmt]) -> Stmt:
+        """All rows in tiles of at most `most`: each is made for a height, a tag and its first row. If it is known only
+        at run time how many there are, the last rows have code for each number of them."""
+        rows = self.rows
+        height = most if is_open(rows) else -(-rows // max(-(-rows // most), 1)) or 1
+        tiles, rest = rows // height, rows % height
+        last: Stmt | None = None
+        for n in reversed(range(1, height) if is_open(rest) else [rest] if rest else []):
+            here = tile(n, f"_{tag}{n}", index(tiles * height))
+            last = here if last is None else If(_below(rest, n + 1), here, last)
+        if last is not None and is_open(rest):
+            last = If(_below(rest, 1), Seq(()), last)
+        return seq(loop(f"m{tag}", tiles, tile(height, f"_{tag}", Var(f"m{tag}") * height)), last)
 
     def prepared(self, nest: Stmt) -> Stmt:
         """The nest behind what every thread computes once."""
@@ -127,19 +151,23 @@ class Product:
         if w.w not in self.kernel.constants:
             return ()
         size, line = self.width * w.block * w.bits // 32, self.machine.line_bytes // 4
-        first = (Var("nt") * w.blocks + (b + blocks)) * size
+        first = (self.place * w.blocks + (b + blocks)) * size
         return tuple((w.w, first + i) for i in range(0, size, line))
 
-    def few(self, height: int) -> Stmt:
-        """The rows from the first on, as many as `height`."""
-        tag = f"_{height}"
+    def ahead_of_few(self, height: int, b: Expr) -> tuple[tuple[str, Expr], ...]:
+        """The same for rows that take numbers as they are unpacked. One or two come to what is ahead soon enough."""
+        size = self.width * self.weights.block * self.weights.bits // 8
+        return self.ahead(b, max(self.machine.prefetch.weight_bytes // size, 1)) if height > 2 else ()
+
+    def few(self, height: int, tag: str, first: Expr) -> Stmt:
+        """Rows from `first` on, as many as `height`."""
         total, now = self.sums("total", height, tag, F32)
-        body = seq(
+        out = self.read.write(self.out, (first + Var(f"r{tag}"), self.n), now, "out")
+        return Alloc(total, seq(
             self.over_tile(height, tag, store(total.name, now.indices, Const(0.0, F32), "start")),
-            self.unpacked_at_once(height, tag, now),
-            self.over_tile(height, tag, self.read.write(self.out, (Var(f"r{tag}"), self.n), now, "out"), whole=False),
-        )
-        return Alloc(total, body)
+            self.unpacked_at_once(height, tag, first, now),
+            self.over_tile(height, tag, out, whole=False),
+        ))  # fmt: skip
 
     def many(self) -> Stmt:
         """All rows, however many: a part of the depth is unpacked, then used for all of them."""
@@ -150,17 +178,7 @@ class Product:
         numbers = Buffer("numbers", (part * w.block // self.group, self.width), self.kind, "local")
         now = Load(total.name, (Var("row"), self.lane), F32)
         count = index(part) if w.blocks % part == 0 else minimum(part, index(w.blocks) - Var("part") * part)
-        tiles, rest = self.rows // self.height, self.rows % self.height
-        last: Stmt = Seq(())
-        for few in reversed(range(1, highest(rest) + 1) if is_open(rest) else [rest] if rest else []):
-            here = self.of_part(few, f"_l{few}", index(tiles * self.height), part, count)
-            last = here if last == Seq(()) else If(Op("cmpi.slt", (index(rest), index(few + 1)), "i1"), here, last)
-        if is_open(rest):
-            last = If(Op("cmpi.slt", (index(0), index(rest)), "i1"), last)
-        sums = seq(
-            loop("mt", tiles, self.of_part(self.height, "_m", Var("mt") * self.height, part, count)),
-            None if last == Seq(()) else last,
-        )
+        sums = self.in_tiles(self.height, "m", lambda h, tag, m: self.of_part(h, tag, m, part, count))
         body = seq(self.unpack(part, count), sums)
         for buffer in (numbers, *self.parameters(part)):
             body = Alloc(buffer, body)
@@ -181,7 +199,7 @@ class Product:
         unit = self.weights.unit
         return loop(f"i{tag}", block // unit, seq(*[body(Var(f"i{tag}"), g) for g in range(unit // self.group)]))
 
-    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
+    def unpacked_at_once(self, height: int, tag: str, first: Expr, now: Load) -> Stmt:
         """Adds to `now` the products with numbers as they are unpacked."""
         raise NotImplementedError
 
@@ -218,6 +236,14 @@ class FloatProduct(Product):
         room = (self.machine.vector_registers - 1) // self.vectors - 1
         return max(min(room, self.machine.aligned_rows), 1)
 
+    def few_high(self) -> int:
+        """Unpacking takes as long as the products of four rows. Each number of rows that may be there has its code."""
+        return super().few_high() if is_open(self.rows) else 2 * super().few_high()
+
+    @property
+    def few_rows(self) -> int:
+        return self.few_high()
+
     def scaled(self, tag: str, b: Expr, body: Callable[[Callable[[Expr, int], Expr]], Stmt]) -> Stmt:
         """`body` with a function that gives a number of block b as a weight: ``raised * scale + least``."""
         w = self.weights
@@ -235,13 +261,13 @@ class FloatProduct(Product):
         )
         return Alloc(scales, Alloc(leasts, made))
 
-    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
+    def unpacked_at_once(self, height: int, tag: str, first: Expr, now: Load) -> Stmt:
         w, b = self.weights, Var(f"b{tag}")
         held, number = self.vector("number", tag)
 
         def block(weight: Callable[[Expr, int], Expr]) -> Stmt:
             def one(i: Expr, t: int) -> Stmt:
-                x = Load(self.x, (Var(f"r{tag}"), b * w.block + i * w.unit + t), F32)
+                x = Load(self.x, (first + Var(f"r{tag}"), b * w.block + i * w.unit + t), F32)
                 return seq(
                     self.over_columns(store(held.name, number.indices, weight(i, t), "unpack")),
                     self.over_tile(height, tag, store(now.buffer, now.indices, add(now, mul(x, number)), "sum")),
@@ -249,7 +275,7 @@ class FloatProduct(Product):
 
             return Alloc(held, self.over_units(tag, w.block, one))
 
-        return loop(b.name, w.blocks, self.scaled(tag, b, block))
+        return For(b.name, index(w.blocks), self.scaled(tag, b, block), prefetch=self.ahead_of_few(height, b))
 
     def parameters(self, part: int) -> list[Buffer]:
         return []
@@ -289,7 +315,11 @@ class ByteProduct(Product):
         self.xscale, self.xsums = self.read.operand(1), self.read.operand(2)
 
     def high(self) -> int:
-        return 6 if self.machine.many_registers else 3
+        return self.few_high()
+
+    @property
+    def few_rows(self) -> int:
+        return BYTE_ROWS
 
     @property
     def span(self) -> int:
@@ -319,11 +349,12 @@ class ByteProduct(Product):
         return mul(total, Load(self.xscale, (m, b), F32)) if self.span == 1 else total
 
     def columns_of_block(self, b: Expr) -> dict[str, Expr]:
-        """What a column has for a block, and its dtype: the scale, the minimum, the zero point."""
+        """What a column has for a block, and its dtype: the scale, the minimum with the other sign, the zero
+        point."""
         w = self.weights
         found = {"scale": w.scales(self.n, b)}
         if w.minimum is not None:
-            found["least"] = w.minima(self.n, b)
+            found["least"] = Op("negf", (w.minima(self.n, b),), F32)
         if w.zero is not None:
             found["zero"] = w.whole_zeros(self.n, b)
         return found
@@ -342,9 +373,9 @@ class ByteProduct(Product):
         scale: Expr = given["scale"]
         if self.span == 1:
             scale = mul(scale, Load(self.xscale, (m, b), F32))
-        new = add(now, mul(Op("sitofp", (own,), F32), scale))
+        new = Op("fma", (Op("sitofp", (own,), F32), scale, now), F32)
         if "least" in given:
-            new = Op("subf", (new, mul(given["least"], Load("wholes", (m, b), F32))), F32)
+            new = Op("fma", (given["least"], Load("wholes", (m, b), F32), new), F32)
         return Alloc(acc, seq(
             self.over_tile(height, tag, store(acc.name, own.indices, start, "clear")),
             products(own),
@@ -352,18 +383,19 @@ class ByteProduct(Product):
         ))  # fmt: skip
 
     def blocks(
-        self, height: int, tag: str, m: Expr, first: Expr, count: Expr, now: Load, one: Callable[[Expr, Load], Stmt]
-    ) -> Stmt:
+        self, height: int, tag: str, m: Expr, first: Expr, count: Expr, now: Load, one: Callable[[Expr, Load], Stmt],
+        ahead: tuple[tuple[str, Expr], ...] = (),
+    ) -> Stmt:  # fmt: skip
         """`one` for `count` blocks from `first` on: what it adds to, with the scales of x where that has not been
         done."""
         b, inner = Var(f"b{tag}"), Var(f"s{tag}")
         if self.span == 1:
-            return For(b.name, count, one(b, now))
+            return For(b.name, count, one(b, now), prefetch=ahead)
         part, own = self.sums("span", height, tag, F32)
         xscale = Load(self.xscale, (m, first // self.span + b), F32)
         return For(b.name, count // self.span, Alloc(part, seq(
             self.over_tile(height, tag, store(part.name, own.indices, Const(0.0, F32), "clear_span")),
-            loop(inner.name, self.span, one(b * self.span + inner, own)),
+            For(inner.name, index(self.span), one(b * self.span + inner, own), prefetch=ahead),
             self.over_tile(height, tag, store(now.buffer, now.indices, add(now, mul(own, xscale)), "scale_span")),
         )))  # fmt: skip
 
@@ -372,8 +404,8 @@ class ByteProduct(Product):
         product = Op("addi", (own, Op("dot4", (word, *x), I32)), I32)
         return self.over_tile(height, tag, store(own.buffer, own.indices, product, "sum"))
 
-    def unpacked_at_once(self, height: int, tag: str, now: Load) -> Stmt:
-        w, m = self.weights, Var(f"r{tag}")
+    def unpacked_at_once(self, height: int, tag: str, first: Expr, now: Load) -> Stmt:
+        w, m = self.weights, first + Var(f"r{tag}")
 
         def one(b: Expr, into: Load) -> Stmt:
             values = self.columns_of_block(b)
@@ -394,7 +426,8 @@ class ByteProduct(Product):
                 body = Alloc(buffer, body)
             return body
 
-        return self.blocks(height, tag, m, index(0), index(w.blocks), now, one)
+        inner = Var(f"b{tag}") if self.span == 1 else Var(f"b{tag}") * self.span + Var(f"s{tag}")
+        return self.blocks(height, tag, m, index(0), index(w.blocks), now, one, self.ahead_of_few(height, inner))
 
     def parameters(self, part: int) -> list[Buffer]:
         values = self.columns_of_block(index(0))
@@ -435,6 +468,10 @@ class ByteProduct(Product):
             return self.blocks(height, tag, m, start, count, now, one)
 
         return self.with_totals(height, tag, first, body)
+
+
+def _below(rows: int, count: int) -> Expr:
+    return Op("cmpi.slt", (index(rows), index(count)), "i1")
 
 
 @direct("block_matmul", writes_once=True, reuses=True)
