@@ -46,12 +46,14 @@ PEERS = {"openvino": ("ov_int4", "ov_int8"), "ortgenai": ("ort_int4",), "ct2": (
 OURS = "tilewright"
 #: above so many processors that others took, a run is disturbed
 DISTURBED = 0.1
-EIGHT = ("--batch", "8", "--prompt", "64")
+#: what a run measures, and the arguments for it
+KINDS = {"decode": (), "eight": ("--batch", "8", "--prompt", "64"), "rows": ("--rows", "1,4"), "cold": ("--first",),
+         "warm": ("--first",), "prepare": ("--prepare",)}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """One process: what it measures ("decode", "eight", "rows", "cold", "warm"), whose, of which model and format."""
+    """One process: what it measures (`KINDS`), whose, of which model and format."""
 
     kind: str
     peer: str
@@ -67,9 +69,7 @@ class Run:
         return models / self.model / (f"{self.format}.gguf" if self.format in GGUF else self.format)
 
     def command(self, places: argparse.Namespace) -> list[str]:
-        more = {"eight": EIGHT, "rows": ("--rows", "1,4"), "cold": ("--first",), "warm": ("--first",)}.get(
-            self.kind, ()
-        )
+        more = KINDS[self.kind]
         path, threads = str(self.file(places.models_dir)), str(self.threads)
         if self.peer == OURS:
             return [sys.executable, str(HERE / "llm_worker.py"), path, threads, *more, *places.ours]
@@ -133,10 +133,9 @@ def measure(run: Run, options: argparse.Namespace) -> dict:
     """The line of a run; "error" in it says why there is none."""
     environment = {n: v for n, v in os.environ.items() if n not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     environment["PYTHONPATH"] = os.pathsep.join((str(HERE.parent), os.environ.get("PYTHONPATH", "")))
-    if run.peer == OURS and run.kind != "prepare":  # compiling is not what is measured
+    if run.peer == OURS:  # compiling is not what is measured
         prepared = Run("prepare", OURS, run.model, run.format, run.threads)
-        command = [*prepared.command(options), "--prepare"]
-        subprocess.run(command, capture_output=True, env=environment, timeout=options.limit)
+        subprocess.run(prepared.command(options), capture_output=True, env=environment, timeout=options.limit)
     if run.kind == "cold":
         forget(run.file(options.models_dir))
         forget(options.cache)
@@ -237,7 +236,11 @@ def others(found: dict[tuple, dict], model: str) -> list[str]:
 def means(found: dict[tuple, dict]) -> list[str]:
     """Geometric means, and the least, of the ratios to the best peer with as many bits."""
     lines = []
-    for kind, unit, name in (("decode", "tg_tok_s", "decode"), ("decode", "pp_tok_s", "prompt"), ("eight", "tg_tok_s", "eight")):  # fmt: skip
+    for kind, unit, name in (
+        ("decode", "tg_tok_s", "decode"),
+        ("decode", "pp_tok_s", "prompt"),
+        ("eight", "tg_tok_s", "eight"),
+    ):
         ratios = {}
         for (k, m, t, who, form), line in found.items():
             peer = best_peer(found, k, m, t, unit, range(BITS[form], BITS[form] + 1))
@@ -249,6 +252,18 @@ def means(found: dict[tuple, dict]) -> list[str]:
             lines.append(f"- {name}: {mean:.2f} of the best peer in the mean of {len(ratios)}, "
                          f"the least {ratios[least]:.2f} ({least})")  # fmt: skip
     return lines
+
+
+def failures(report: dict) -> list[str]:
+    """What was never measured, and why."""
+    texts: dict[str, str] = {}
+    for line in sorted(report["runs"], key=lambda line: "error" not in line):
+        name = line["run"].rpartition(" round")[0]
+        if "error" in line:
+            texts[name] = line["error"]
+        else:
+            texts.pop(name, None)
+    return [f"- {name}: {text.strip().splitlines()[-1]}" for name, text in texts.items()]
 
 
 def markdown(report: dict) -> str:
@@ -265,12 +280,7 @@ def markdown(report: dict) -> str:
         lines += ["", f"## {model}", "", *speeds(found, model), "", *others(found, model)]
     disturbed = sum(line["others"] > DISTURBED for line in found.values())
     lines += ["", f"{disturbed} of {len(found)} runs shown were disturbed by other processes."]
-    done = {
-        tuple(line[n] for n in ("kind", "shape", "who", "format")) for line in report["runs"] if "error" not in line
-    }
-    failed = {(line["kind"], line["shape"], line["who"], line["format"]): line["error"] for line in report["runs"] if "error" in line}  # fmt: skip
-    lines += [f"- {' '.join(key)}: {text.splitlines()[-1] if text else ''}" for key, text in failed.items() if key not in done]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *failures(report)]) + "\n"
 
 
 # ---- command line ----

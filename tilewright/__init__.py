@@ -32,6 +32,7 @@ _PLACES = {
     "TilewrightError": "support.errors",
     "set_seed": "runtime.random_seed",
     "offload": "targets.offload.api",
+    "LLM": "llm.llm",
 }
 #: modules that are names of their own: ``tw.te.compute(...)``, and ``tw.tune(...)``, which can be called
 _MODULES = {"errors": "support.errors", "te": "lang.te", "tune": "tune"}
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from .driver.service import compile as compile
     from .ir.graph import Graph as Graph
     from .lang import te as te
+    from .llm.llm import LLM as LLM
     from .runtime.dynamic import DynamicExecutable as DynamicExecutable
     from .runtime.entries import MultiExecutable as MultiExecutable
     from .runtime.executable import Executable as Executable

@@ -17,14 +17,17 @@ NAMES = {
 TURNED = ("llama", "mistral", "mixtral", "olmo", "granite")
 
 
-def write(folder: Path, path: Path, kind: str = "F32") -> None:
-    """kind: of products; norms and biases stay F32."""
+def write(folder: Path, path: Path, kind: str = "F32", change=lambda name, array: None) -> None:
+    """kind: of products; norms and biases stay F32. change: a tensor -> its type and bytes; None: as they are."""
     checkpoint = Checkpoint(folder)
     c = dict(checkpoint.config)
     name = NAMES.get(c["model_type"], c["model_type"]) + "_moe" * ("moe_latent_size" in c)
     writer = gguf.GGUFWriter(path, name)
     _metadata(writer, c)
     for tensor, array in _tensors(checkpoint, c, name).items():
+        if (made := change(tensor, array)) is not None:
+            writer.add_tensor(tensor, made[1], raw_dtype=gguf.GGMLQuantizationType[made[0]])
+            continue
         type_ = gguf.GGMLQuantizationType[kind]
         fits = array.shape[-1] % gguf.GGML_QUANT_SIZES[type_][0] == 0
         if array.ndim < 2 or not fits or re.search(r"ffn_gate_inp|conv1d|position_embd|ssm", tensor):
@@ -149,7 +152,7 @@ def _tensors(checkpoint: Checkpoint, c: dict, arch: str) -> dict[str, np.ndarray
     made, experts = {}, {}
     for name, tensor in checkpoint.tensors.items():
         if one := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
-            of = f"{one[1]}.{one[3]}".replace("mixer.experts", "mlp.experts")
+            of = f"{one[1]}.{one[3]}".replace("backbone", "model").replace("mixer", "mlp")
             experts.setdefault(of, {})[int(one[2])] = np.asarray(tensor, np.float32)
             continue
         for n, array in _changed(name, np.asarray(tensor, np.float32), c, arch):

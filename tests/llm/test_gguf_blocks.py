@@ -30,7 +30,8 @@ WIDER = {
 WIDER |= {"IQ3_S": 4.4, "IQ1_S": 4.4, "IQ1_M": 4.7}
 
 
-def random_tensor(kind: str, rows: int, k: int, seed: int = 0) -> GgufTensor:
+def random_tensor(kind: str, rows: int, k: int, seed: int = 0, scale: float | None = None) -> GgufTensor:
+    """scale: of all blocks; None: of all sizes."""
     rng = np.random.default_rng(seed)
     size, bytes_ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     data = rng.integers(0, 256, (rows, k // size, bytes_), np.uint8)
@@ -42,7 +43,7 @@ def random_tensor(kind: str, rows: int, k: int, seed: int = 0) -> GgufTensor:
     if kind == "IQ1_M":  # the scale lies in four parts; its exponent must not be that of infinities
         data[..., 55] &= 0xBF
     if kind == "MXFP4":
-        data[..., 0] = rng.integers(1, 250, data.shape[:2])
+        data[..., 0] = rng.integers(1, 250, data.shape[:2]) if scale is None else 127 + int(np.log2(scale))
     if kind == "NVFP4":
         data[..., :4] %= 0x7E
     return GgufTensor("w", kind, (rows, k), data.reshape(rows, -1))

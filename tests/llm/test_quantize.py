@@ -9,6 +9,7 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 from llm import test_architectures as folders
 
+from tilewright.cli import main
 from tilewright.llm.checkpoint import FolderSource
 from tilewright.llm.program import Plan, compile_model
 from tilewright.llm.quantize.awq import scaled
@@ -114,3 +115,24 @@ def test_a_quantized_folder(tmp_path):
     (tmp_path / "rtn" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="in the form 9"):
         FolderSource(tmp_path / "rtn").read()
+
+
+def test_the_command(tmp_path, capsys):
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    source = tmp_path / "source"
+    folders.saved("qwen3", source)
+    text = " ".join(f"{w} does what {v} does not" for w in "abcdefgh" for v in ("one", "two", "three"))
+    hf = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    hf.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "isolated")
+    hf.train_from_iterator([text], tokenizers.trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>"]))
+    hf.save(str(source / "tokenizer.json"))
+    file = tmp_path / "text.txt"
+    file.write_text(text * 3)
+    out = tmp_path / "out"
+    command = ["quantize-llm", str(source), "-o", str(out), "--tokens", "128", "--threads", "1"]
+    assert main([*command, "--method", "awq"]) == 2 and "--calibration" in capsys.readouterr().err
+    assert main([*command, "--bits", "8", "--block", "16", "--text", str(file)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["MB", "perplexity"] and [r[0] for r in rows[1:]] == ["before", "after"]
+    before, after = (float(r[2]) for r in rows[1:])
+    assert abs(after / before - 1) < 0.01 and (out / "tokenizer.json").exists()

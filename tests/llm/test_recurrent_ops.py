@@ -13,6 +13,9 @@ from tilewright.llm.layers.attention import Attention
 from tilewright.llm.layers.experts import Experts, Router
 from tilewright.llm.layers.recurrent import GatedDeltaNet, Mamba2
 from tilewright.llm.program import Plan, compile_model
+from tilewright.ops.block_experts import ExpertBlockMatmul, ExpertIntegerBlockMatmul
+from tilewright.ops.block_quantized import QuantizeBlocks
+from tilewright.ops.block_weights import BlockWeights
 from tilewright.ops.experts import ExpertMatmul, ExpertOrder
 from tilewright.ops.ragged_recurrent import GatedLinearAttention, RaggedConv
 from tilewright.support.options import Options
@@ -111,6 +114,39 @@ def test_experts(dtype, columns):
             np.testing.assert_allclose(got, ExpertMatmul.reference(x, wide, expected[2], expected[0]), atol=1e-4)
 
 
+FORMS = {"4 bits": (4, 32, ()), "minima": (4, 32, ("minimum",)), "zeros": (4, 16, ("zero",)), "6 bits": (6, 16, ())}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_experts_with_weights_in_blocks(form):
+    """Of bytes and of floats, against the references; experts of one row, of several and of none."""
+    bits, block, more = FORMS[form]
+    rng, count, each, columns, depth = np.random.default_rng(2), 5, 2, 64, 96
+    size = (count * columns, depth // block)
+    fields = {"minimum": rng.uniform(0, 0.1, size).astype("f4"), "zero": rng.integers(0, 16, size, np.uint8)}
+    codes = rng.integers(0, 1 << bits, (count * columns, depth), np.uint8)
+    scale = rng.uniform(0.01, 0.1, size).astype("f4")
+    weights = BlockWeights.of_codes(codes, bits, block, scale, **{n: fields[n] for n in more})
+    make = Maker([("x", Type((None, depth), "f32")), ("experts", Type((None, each), "i32"))])
+    rows, _, starts = make("expert_order", make.inputs[1], count=count)
+    given = [None if a is None else make.constant(a) for a in weights.operands]
+    q = make("quantize_blocks", make.inputs[0], block=32, part=block)
+    y = make("expert_integer_block_matmul", *q, *given, starts, rows, **weights.attributes)
+    z = make("expert_block_matmul", make.inputs[0], *given, starts, rows, **weights.attributes)
+    run = tw.compile(make.finish([("y", y), ("z", z)]), inputs={"x": (T, depth), "experts": (T, each)}, threads=2)
+    for tokens in (1, 2, 3, 7, 40):
+        experts = np.argsort(rng.random((tokens, count)), 1)[:, :each].astype(np.int32)
+        x = drawn(rng, tokens, depth)
+        order, _, first = ExpertOrder.reference(experts, count=count)
+        operands = (*weights.operands, first, order)
+        whole = ExpertIntegerBlockMatmul.reference(
+            *QuantizeBlocks.reference(x, block=32, part=block), *operands, **weights.attributes
+        )
+        exact = ExpertBlockMatmul.reference(x, *operands, **weights.attributes)
+        for got, expected in zip(run(x, experts), (whole, exact), strict=True):
+            np.testing.assert_allclose(got, expected, atol=2e-6 * abs(expected).max())
+
+
 # ---- a model with both kinds of layers -----------------------------------------------------------------------------
 
 
@@ -191,3 +227,39 @@ def test_snapshots_of_a_hybrid_model():
     runner.write(runner.read([16, 17, 18, 19, 20], [3]), [32, 33, 34, 35, 36], [0])
     (got,) = step((32, 20, text[20:], 0, {}))
     same(got, 20)
+
+
+def test_a_mixture_with_weights_in_blocks():
+    """As the same mixture with the weights that these stand for, but for the rounding of activations; with columns
+    that do not fill tiles."""
+    rng = np.random.default_rng(5)
+    model, weights = mixture(96, 32, 4, rng)
+    plan = Plan(context=16, sequences=1, tokens=17, page_length=4, pages=4, dtype="f32")
+    blocks = {}
+    for name, w in weights.items():
+        if ".experts." in name:
+            codes = rng.integers(0, 16, w.shape, np.uint8)
+            blocks[name] = BlockWeights.of_codes(codes, 4, 32, np.full((len(w), w.shape[1] // 32), 0.02, np.float16))
+            weights[name] = blocks[name].dequantized()
+    tokens = rng.integers(0, 50, 5).astype(np.int32)
+    ordered = np.arange(5, dtype=np.int32)
+    lists = {"starts": np.int32([0, 5]), "lengths": np.int32([5]), "table": np.int32([[0, 1]])}
+    batch = Batch(tokens=tokens, positions=ordered, slots=ordered, rows=ordered, **lists)
+    found = [
+        compile_model(model, w, plan, Options.of(threads=1)).step(batch).logits.copy()
+        for w in (weights, weights | blocks)
+    ]
+    np.testing.assert_allclose(found[1], found[0], atol=0.02 * abs(found[0]).max())
+    assert np.corrcoef(found[0].ravel(), found[1].ravel())[0, 1] > 0.999
+
+
+def mixture(hidden: int, size: int, count: int, rng) -> tuple[Model, dict[str, np.ndarray]]:
+    """A model of one layer, a mixture with weights for each expert."""
+    norm = Norm("rms")
+    experts = Experts(Router(count, 2), size)
+    shapes = {f"experts.{e}.{n}.weight": (size, hidden) for e in range(count) for n in ("gate", "up")}
+    shapes |= {f"experts.{e}.down.weight": (hidden, size) for e in range(count)} | {"router.weight": (count, hidden)}
+    weights = {f"layers.0.mlp.{n}": drawn(rng, *s) / s[-1] ** 0.5 for n, s in shapes.items()}
+    weights |= {"embedding.weight": drawn(rng, 50, hidden), "norm.weight": np.ones(hidden, np.float32)}
+    weights["layers.0.mlp.before.weight"] = np.ones(hidden, np.float32)
+    return Model("mixture", 50, hidden, 16, (Layer((Block("mlp", experts, norm),)),), norm, tied=True), weights

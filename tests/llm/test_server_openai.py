@@ -161,10 +161,73 @@ def test_tools(client):
     assert none.message.tool_calls is None and "<tool_call>" in none.message.content
     history = [
         *says("?"),
-        {"role": "assistant", "tool_calls": [c.model_dump() for c in made.message.tool_calls]},
+        made.message.model_dump(),
         {"role": "tool", "tool_call_id": made.message.tool_calls[0].id, "content": "rain"},
     ]
     assert client.chat.completions.create(model="tiny", messages=history).choices[0].message.content
+
+
+def test_forced_calls(client):
+    """Grammars hold the model to calls: "forced" and "required" are what it wants to say anyway."""
+    pytest.importorskip("llguidance", reason="needs llguidance: tilewright[llm]")
+    named = {"type": "function", "function": {"name": "weather"}}
+    for text, choice, city in (("forced", named, "Bonn"), ("required", "required", "Ulm")):
+        ask = {"model": "tiny", "messages": says(text), "tools": [TOOL], "tool_choice": choice, "temperature": 0}
+        made = client.chat.completions.create(**ask).choices[0]
+        assert made.finish_reason == "tool_calls" and not made.message.content
+        assert [json.loads(c.function.arguments) for c in made.message.tool_calls] == [{"city": city}]
+        deltas = [e.choices[0].delta for e in client.chat.completions.create(**ask, stream=True) if e.choices]
+        calls = [c for d in deltas for c in d.tool_calls or []]
+        assert json.loads("".join(c.function.arguments or "" for c in calls)) == {"city": city}
+
+
+def test_formats(client, engine):
+    pytest.importorskip("llguidance", reason="needs llguidance: tilewright[llm]")
+    schema = {
+        "type": "object",
+        "properties": {"yes": {"type": "boolean"}, "n": {"enum": [3, 5]}},
+        "required": ["yes", "n"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    ask = {"model": "tiny", "messages": says("letters"), "temperature": 0, "max_tokens": 400}
+    made = client.chat.completions.create(**ask, response_format=form).choices[0]
+    found = json.loads(made.message.content)
+    assert made.finish_reason == "stop" and set(found) == {"yes", "n"} and found["n"] in (3, 5)
+    text = {"format": {"type": "json_schema", "name": "s", "schema": schema}}
+    told = client.responses.create(model="tiny", input="letters", text=text, temperature=0, max_output_tokens=400)
+    assert json.loads(told.output_text)["n"] in (3, 5)
+    made = client.chat.completions.create(**ask, n=2, extra_body={"structured_outputs": {"choice": ["uno", "due"]}})
+    assert {c.message.content for c in made.choices} <= {"uno", "due"}
+    for wrong in ({"type": "nonsense"}, {"properties": 3}):
+        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": wrong}}
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match="grammar"):
+                client.chat.completions.create(**ask, response_format=form, stream=stream)
+    with pytest.raises(openai.BadRequestError, match="do not go together"):
+        client.chat.completions.create(**ask, tools=[TOOL], response_format=form)
+    assert free(engine)
+
+
+def test_logprobs(client):
+    ask = {"model": "tiny", "temperature": 0, "max_tokens": 4}
+    made = client.chat.completions.create(**ask, messages=says("hello"), logprobs=True, top_logprobs=3).choices[0]
+    content = made.logprobs.content
+    assert "".join(c.token for c in content) == made.message.content == "Hi t"
+    assert all(len(c.top_logprobs) == 3 and c.top_logprobs[0].token == c.token for c in content)
+    assert all(c.logprob > -0.01 and bytes(c.bytes).decode() == c.token for c in content)
+    stream = client.chat.completions.create(**ask, messages=says("hello"), logprobs=True, stream=True)
+    entries = [e for event in stream for c in event.choices if c.logprobs for e in c.logprobs.content]
+    assert [e.logprob for e in entries] == pytest.approx([c.logprob for c in content], abs=1e-6)
+    plain = client.completions.create(**ask, prompt="user: hello\nassistant: ", logprobs=2).choices[0]
+    assert plain.logprobs.tokens == list("Hi t") and plain.logprobs.text_offset == [0, 1, 2, 3]
+    assert all(len(t) == 2 for t in plain.logprobs.top_logprobs)
+    ask = {"model": "tiny", "prompt": "abc", "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    echo = client.completions.create(**ask).choices[0]  # as evaluations ask for the probability of a text
+    assert echo.logprobs.tokens == ["", "a", "b", "c", echo.text[3]] and echo.logprobs.text_offset == [0, 0, 1, 2, 3]
+    assert echo.logprobs.token_logprobs[0] is None and all(p < 0 for p in echo.logprobs.token_logprobs[1:])
+    (event, *_) = client.completions.create(**ask, stream=True)
+    assert event.choices[0].logprobs == echo.logprobs
 
 
 def test_responses(client):
@@ -194,6 +257,12 @@ def test_responses(client):
     assert sum(e.type == "response.function_call_arguments.done" for e in events) == 2
     plain = client.responses.create(model="tiny", input="weather?", tools=tools)
     assert [o.type for o in plain.output] == [o.type for o in called.output] == ["message", *["function_call"] * 2]
+    whole_turn = [
+        *says("weather?"),
+        *plain.output,
+        {"type": "function_call_output", "call_id": calls[0].call_id, "output": "x"},
+    ]
+    assert client.responses.create(model="tiny", input=whole_turn, tools=tools).output
     outputs = [{"type": "function_call_output", "call_id": calls[0].call_id, "output": "rain"}]
     after = client.responses.create(model="tiny", input=outputs, previous_response_id=plain.id)
     assert after.output_text

@@ -185,8 +185,16 @@ def accepted(name, xs, attrs) -> bool:
 def test_every_operator_is_tested():
     # ONNX's own cases, run natively by tests/conformance, cover ai.onnx.ml; test_block_matmul has its operators, and
     # tests/targets/test_split_attention.py those that passes make for machines with a grid of blocks
-    elsewhere = {"tree_leaves", "quantize_blocks", "block_matmul", "integer_block_matmul", "write_quantized_pages"}
+    elsewhere = {
+        "tree_leaves",
+        "quantize_blocks",
+        "block_matmul",
+        "integer_block_matmul",
+        "write_quantized_pages",
+        "ragged_attention_parts",
+    }
     elsewhere |= {"attention_parts", "paged_attention_parts", "attention_join"}
+    elsewhere |= {"expert_block_matmul", "expert_integer_block_matmul"}  # tests/llm/test_recurrent_ops.py
     elsewhere |= {"if", "loop", "yield"}  # tests/unit/graph/test_control_flow.py
     assert set(OPERATORS) - set(SAMPLES) - set(NO_NATIVE_PATH) == {"constant", *elsewhere}
 

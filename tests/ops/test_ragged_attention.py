@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.graph.interpret import interpret
+from tilewright.graph.split_ragged_attention import SplitRaggedAttention
 from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.ops.ragged_attention import RaggedAttention
@@ -33,6 +35,7 @@ class Form:
     window: int = 0
     softcap: float = 0.0
     sinks: bool = False
+    parts: int = 0
 
     @property
     def attributes(self):
@@ -50,7 +53,11 @@ class Form:
         make = Maker(inputs)
         x = dict(zip(make.names, make.inputs, strict=True))
         operands = [x.get(name) for name in ("q", "k", "v", "table", "starts", "lengths", "sinks")]
-        y = make("ragged_attention", *operands, **self.attributes)
+        if self.parts:
+            made = make("ragged_attention_parts", *operands, **self.attributes, parts=self.parts)
+            y = make("reshape", make("attention_join", *made, to=self.q), shape=(-1, self.heads, abs(self.width)))
+        else:
+            y = make("ragged_attention", *operands, **self.attributes)
         sizes = {
             "q": (tw.Dim("T", 1, TOKENS), self.heads, self.depth), "starts": ("B+1",), "lengths": ("B",),
             "table": (tw.Dim("B", 1, SEQUENCES), tw.Dim("N", 1, PAGES)),
@@ -97,6 +104,8 @@ FORMS = [
     Form(4, 1, 20, 5, "f32", "f16", width=12, window=70, softcap=3.0, sinks=True),
     Form(40, 1, 40, 32, "f32", "bf16", width=-24),
     Form(6, 3, 128, 1, "bf16", "bf16", width=128, sinks=True),
+    Form(6, 3, 64, 16, "f32", "bf16", width=64, sinks=True, parts=3),
+    Form(4, 2, 32, 3, "bf16", "bf16", width=48, window=90, softcap=4.0, parts=2),
     Form(2, 1, 80, 7, "f64", "f64", width=80, softcap=20.0),
 ]
 
@@ -210,3 +219,23 @@ def test_pages_of_few_bits(bits, heads, shared, depth, width, page, dtype):
         back = rotated(unquantized(state[n], scales[n], sizes[n]))[table[0, at // page], at % page]
         error = np.sqrt(np.mean((back - rows[n]) ** 2) / np.mean(rows[n] ** 2))
         assert error < {8: 0.01, 4: 0.15}[bits]
+
+
+def test_one_sequence_is_shared_by_threads():
+    """A pass takes keys in parts where heads are fewer than threads; parts are what the reference says."""
+    page = Type((20, 16, 3, 32), "f32")
+    numbers = [(n, Type(s, "i32")) for n, s in (("table", (1, 20)), ("starts", (2,)), ("lengths", (1,)))]
+    make = Maker([("q", Type((4, 6, 32), "f32")), ("k", page), ("v", page), *numbers])
+    graph = make.finish([("y", make("ragged_attention", *make.inputs, scale=0.2))])
+    rng = np.random.default_rng(1)
+    x = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("q", (4, 6, 32)), ("k", (20, 16, 3, 32)))}
+    x |= {"v": x["k"][::-1].copy(), "table": rng.permutation(20)[None].astype(np.int32)}
+    x |= {"starts": np.array([0, 4], np.int32), "lengths": np.array([290], np.int32)}
+    (want,) = interpret(graph, x, float64=True).values()
+    SplitRaggedAttention(threads=2).run(graph)
+    graph.verify()
+    assert "ragged_attention_parts" in graph.text() and "parts = 2" in graph.text()
+    (parts,) = interpret(graph, x, float64=True).values()
+    (y,) = tw.compile(graph, threads=2).run(x)
+    np.testing.assert_allclose(parts, want, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(y, want, rtol=0, atol=1e-5)

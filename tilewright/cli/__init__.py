@@ -18,6 +18,7 @@ from . import (  # noqa: F401 (they register on `app`)
     info,
     opt,
     profile,
+    quantize_llm,
     serve,
     slow,
     tune,

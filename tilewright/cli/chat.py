@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ import typer
 from ..support.errors import TilewrightError, UsageError, printable
 from .app import app
 from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
-from .language import CacheDtype, Context, Model, Threads, loading, need
+from .language import CacheDtype, Context, Draft, Model, Template, Threads, need, template_text
 
 if TYPE_CHECKING:
     from ..llm.server.language import Language
@@ -42,6 +42,8 @@ def chat(
     threads: Threads = None,
     context: Context = 4096,
     cache_dtype: CacheDtype = "bf16",
+    draft: Draft = None,
+    chat_template: Template = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -70,9 +72,18 @@ def chat(
         max_tokens=max_tokens,
     )
     name = Path(model).resolve().name
-    with loading("loading") as report:
-        options = {"threads": threads, "context": context, "sequences": 1, "cache_tokens": context}
-        language = load_language(model, name, cache_dtype=cache_dtype, progress=report, **options)
+    language = load_language(
+        model,
+        name,
+        threads=threads,
+        context=context,
+        sequences=1,
+        cache_tokens=context,
+        cache_dtype=cache_dtype,
+        draft=draft,
+        chat_template=template_text(chat_template),
+        show=not quiet,
+    )
     try:
         Terminal(Chat(language, sampling, system), verbose).run()
     finally:
@@ -86,13 +97,14 @@ class Chat:
     def __init__(self, language: Language, sampling: Any, system: str | None = None) -> None:
         self.language, self.sampling, self.system = language, sampling, system
         self.messages: list[dict[str, Any]] = []
+        self.tokens = 0  # of the last answer
         self.reset()
 
     def reset(self) -> None:
         """Only the system's message is left."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
-    def answer(self, text: str) -> Iterator[Delta]:
+    def answer(self, text: str) -> Generator[Delta, None, None]:
         """Say something; what the model answers. An answer that is not read to its end (the iterator is closed, or
         Ctrl-C comes) stops, and what there is of it is kept. UsageError for what does not fit into the context: then
         nothing was said."""
@@ -101,9 +113,9 @@ class Chat:
         from ..llm.server.reasoning import MARKS, ReasoningParser
 
         language = self.language
+        self.tokens = 0
         prompt = language.tokenizer.chat([*self.messages, {"role": "user", "content": text}])
         stream = language.engine.submit(Request(language.tokenizer.encode(prompt), self.sampling))
-        self.messages.append({"role": "user", "content": text})
         made = Answer()
         if language.reasoning is not None:
             inside = prompt.rstrip().endswith(MARKS[language.reasoning][0])
@@ -115,8 +127,8 @@ class Chat:
                 yield from made.feed(piece)
         finally:
             stream.cancel()
-            self.messages.append({"role": "assistant", "content": made.text})
             self.tokens = made.tokens
+            self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": made.text}]
 
 
 class Terminal:
@@ -176,20 +188,22 @@ class Terminal:
             raise UsageError(f"cannot write {file!r}: {error}") from None
 
     def _answer(self, text: str) -> None:
-        begin, thinks = time.perf_counter(), False
+        begin, thinks, some = time.perf_counter(), False, False
         deltas = self.chat.answer(text)
         try:
             for delta in deltas:
+                some = True
                 if thinks != (delta.kind == "reasoning"):
                     sys.stdout.write(self._dim[thinks] if not thinks else self._dim[1] + "\n")
                     thinks = not thinks
                 sys.stdout.write(printable(delta.text))
                 sys.stdout.flush()
         except KeyboardInterrupt:  # the answer ends, not the chat
-            pass
+            some = True
         finally:
-            deltas.close()  # type: ignore[attr-defined]
-            print(self._dim[1] if thinks else "")
+            deltas.close()
+            if some:
+                print(self._dim[1] if thinks else "")
         if self._verbose:
             seconds = time.perf_counter() - begin
             note(f"{self.chat.tokens} tokens, {self.chat.tokens / seconds:.1f} a second")

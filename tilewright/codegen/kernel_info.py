@@ -74,21 +74,6 @@ def packed_shape(shape: tuple[int, ...], pack: Pack) -> tuple[int, ...]:
     return tuple(split[axis] for axis in pack.order)
 
 
-def changes_nothing(shape: tuple[int, ...], pack: Pack) -> bool:
-    """Whether the elements of an array of a shape stay in their order.
-
-    >>> changes_nothing((4, 3, 64), Pack("w", ((), (), (64,)), (0, 2, 1, 3)))
-    True
-    >>> changes_nothing((4, 3, 128), Pack("w", ((), (), (64,)), (0, 2, 1, 3)))
-    False
-    """
-    if math.prod(packed_shape(shape, pack)) != math.prod(shape):
-        return False
-    split = _split(shape or (1,) * len(pack.splits), pack)
-    long = [axis for axis in pack.order if split[axis] > 1]
-    return long == sorted(long)
-
-
 def _split(shape: tuple[int, ...], pack: Pack) -> list[int]:
     """The dimensions with their factors, before they are put in order."""
     pairs = zip(shape, pack.splits, strict=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch_mlir import ir
 
-from ..codegen.kernel_info import KernelInfo, changes_nothing, location_names, pack_array, packed_shape
+from ..codegen.kernel_info import KernelInfo, location_names, pack_array, packed_shape
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..program.open_plan import plan_open
@@ -20,6 +20,7 @@ from ..program.plan import CallEffects, MemoryPlan, StorageValue, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
+from ..schedule.primitives.memory import keeps_order
 from ..support.aligned import address
 from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
@@ -220,7 +221,8 @@ class _Builder:
             source = source.owner.operation.operands[0]
         attrs = source.owner.operation.attributes
         name = ir.StringAttr(attrs["symbol"]).value if "symbol" in attrs else str(attrs["value"])
-        pack = None if pack is None or changes_nothing(t.dims, pack) else pack
+        if pack is not None and t.dims and not any(pack.repeats) and keeps_order(t.dims, pack.splits, pack.order):
+            pack = None
         form = None if pack is None else (pack.splits, pack.order, pack.repeats)
         key = (name, t.shape if pack else t.size, form, self.here)
         if key not in self.constant_ids:

@@ -183,18 +183,21 @@ def element_type(dtype: str) -> ir.Type:
 def type_of(value: ir.Value | ir.Type) -> Type:
     """The Type of an MLIR tensor value or tensor type; ValueError if it is not a ranked tensor."""
     t = value.type if isinstance(value, ir.Value) else value
-    return _known_type(t) if current() is None else _read_type(t)
+    return _known_type(t) if current() is None else Type(*_parts(t))
 
 
-def _read_type(t: ir.Type) -> Type:
+@lru_cache(maxsize=1024)
+def _parts(t: ir.Type) -> tuple[tuple[int | None, ...], str]:
     if not isinstance(t, ir.RankedTensorType):
         raise ValueError(f"expected a ranked tensor, got {t}")
     dynamic = ir.ShapedType.get_dynamic_size()
-    return Type(tuple(None if d == dynamic else d for d in t.shape), str(t.element_type))
+    return tuple(None if d == dynamic else d for d in t.shape), str(t.element_type)
 
 
-#: where no sizes are open, a type has one reading
-_known_type = lru_cache(maxsize=1024)(_read_type)
+@lru_cache(maxsize=1024)
+def _known_type(t: ir.Type) -> Type:
+    """Where no sizes are open, a type has one reading."""
+    return Type(*_parts(t))
 
 
 def from_array(array: np.ndarray) -> Type:

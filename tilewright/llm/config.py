@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..ir.types import Type
-    from .decoder import Scope
+    from .scope import Scope
 
 
 @dataclass(frozen=True)

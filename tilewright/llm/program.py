@@ -10,89 +10,30 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..driver.package_cache import deciding, keeps
 from ..runtime.entries import MultiExecutable
 from ..runtime.load import load
-from ..support.dims import Dim
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.options import Options, get
 from .batch import Batch, Limits, Result
-from .config import Pool
+from .plan import DECODE_TOKENS, REPORT, Hook, Plan, Source
 
 if TYPE_CHECKING:
     from .config import Model
 
-#: steps of at most so many tokens are the entry "decode", of more "prefill"
-DECODE_TOKENS = 16
 #: part of every key of the cache; another one for another form of the programs
 FORM = "language model 1"
-#: what a package says of itself, in the report of its entry "decode"
-REPORT = "language_model"
-#: says how far loading is: what is done now, and which part of all, 0 to 1
-Hook = Callable[[str, float], None]
-
-
-class Source(Protocol):
-    """A model that can be compiled. `digest` says all that it is made of; reading it is put off until `read`."""
-
-    def digest(self) -> str: ...
-
-    def read(self) -> tuple[Model, Mapping[str, Any]]: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a program is made for: see `Limits`; `context` and `tokens` as there, `dtype` of the cache, `precision` of
-    products: see `layers.linear.linear`."""
-
-    context: int = 4096
-    sequences: int = 16
-    tokens: int = 512
-    page_length: int = 16
-    pages: int = 1024
-    snapshots: int = 64
-    dtype: str = "bf16"
-    precision: str = "auto"
-
-    def __post_init__(self) -> None:
-        for name in ("context", "sequences", "page_length", "pages"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
-        if self.tokens <= DECODE_TOKENS:
-            raise UsageError(f"a step takes more than {DECODE_TOKENS} tokens, not {self.tokens}")
-        for name, allowed in (("dtype", ("f32", "bf16", "f16")), ("precision", ("auto", "f32", "bf16"))):
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
-
-    @property
-    def pool(self) -> Pool:
-        """The memory of the model."""
-        return Pool(self.pages, self.page_length, self.snapshots, self.dtype)
-
-    def dims(self) -> dict[str, dict[str, Dim]]:
-        """The open dimensions of each entry."""
-        table = -(-self.context // self.page_length)
-        # decode first, as weights are packed as the first entry packs them (measured: it is good for prefill too)
-        ranges = {"decode": (1, DECODE_TOKENS), "prefill": (DECODE_TOKENS + 1, self.tokens)}
-        return {
-            entry: {
-                "T": Dim("T", low, high),
-                "B": Dim("B", 1, min(self.sequences, high)),
-                "N": Dim("N", 1, table),
-                "R": Dim("R", 1, high),
-            }
-            for entry, (low, high) in ranges.items()
-        }
 
 
 class CompiledRunner:
@@ -139,6 +80,15 @@ class CompiledRunner:
         states = self.executable.states
         for name in states:
             yield name, states[name], snapshots if name in self._snapshots else pages
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights and the form of the cache: states that were saved fit a model with the same one."""
+        found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
+        for array in self._decode.package.constants:
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        return found.hexdigest()
 
     def reset(self) -> None:
         """All pages and snapshots are zeros again."""

@@ -12,6 +12,9 @@ from ..support.errors import OpError
 from .common import fits, need, need_shape, same_dtype
 from .write_quantized_pages import bits_of, rotated, rotation, unquantized
 
+#: the length of a part of the keys is a multiple of this
+STEP = 64
+
 
 class RaggedAttention(Operator):
     """Attention of q [T, H, D] to keys [P, L, Hk, D] and values [P, L, Hk, Dv] in P pages of L positions: [T, H, Dv].
@@ -76,35 +79,9 @@ class RaggedAttention(Operator):
     def reference(
         q, k, v, table, starts, lengths, sinks=None, k_scales=None, v_scales=None, *, scale, window, softcap, width
     ):
-        dtype = np.float64 if q.dtype == np.float64 else np.float32
-        if k_scales is not None:
-            deep = None if v is None else v.shape[3] * q.shape[2] // k.shape[3]
-            k = rotated(unquantized(k, k_scales, q.shape[2]).astype(dtype))
-            v = v if v is None else rotated(unquantized(v, v_scales, deep).astype(dtype))
-        v = k[..., :width] if v is None else v
-        out = np.zeros((*q.shape[:2], v.shape[3]), dtype)
-        group = q.shape[1] // k.shape[2]
-        for b, length in enumerate(lengths):
-            first, last = starts[b], starts[b + 1]
-            keys, values = (
-                np.repeat(x[table[b]].reshape(-1, *x.shape[2:])[:length].astype(dtype), group, axis=1) for x in (k, v)
-            )
-            scores = np.einsum("thd,jhd->htj", q[first:last].astype(dtype), keys) * dtype(scale)
-            if softcap:
-                scores = dtype(softcap) * np.tanh(scores / dtype(softcap))
-            at = np.arange(length - (last - first), length)[:, None]
-            j = np.arange(length)[None]
-            seen = (j <= at) & ((j > at - window) if window else True)
-            scores = np.where(seen, scores, -np.inf)
-            top = scores.max(-1, keepdims=True, initial=-np.inf)
-            if sinks is not None:
-                top = np.maximum(top, sinks.astype(dtype)[:, None, None])
-            e = np.exp(scores - top)
-            total = e.sum(-1, keepdims=True)
-            if sinks is not None:
-                total = total + np.exp(sinks.astype(dtype)[:, None, None] - top)
-            out[first:last] = np.einsum("htj,jhd->thd", e / total, values)
-        return out.astype(q.dtype)
+        k, v = floats(q, k, v, k_scales, v_scales, width)
+        values, _, total = attended(q, k, v, table, starts, lengths, sinks, scale, window, softcap)
+        return (values[:, :, 0] / total[:, :, 0, None]).astype(q.dtype)
 
     @staticmethod
     def decompose(
@@ -177,4 +154,89 @@ def _numbers(k, v, k_scales, v_scales, depth: int | None) -> int:
     return 0
 
 
-__all__ = ["RaggedAttention"]
+def floats(q, k, v, k_scales, v_scales, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values as they were before they were rotated and cut to few bits."""
+    if k_scales is not None:
+        dtype = np.float64 if q.dtype == np.float64 else np.float32
+        deep = None if v is None else v.shape[3] * q.shape[2] // k.shape[3]
+        k = rotated(unquantized(k, k_scales, q.shape[2]).astype(dtype))
+        v = v if v is None else rotated(unquantized(v, v_scales, deep).astype(dtype))
+    return k, k[..., :width] if v is None else v
+
+
+def attended(
+    q, k, v, table, starts, lengths, sinks, scale: float, window: int, softcap: float, parts: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weighted sums of values [T, H, parts, Dv], the largest scores, and the sums of weights [T, H, parts]: of keys in
+    parts (`part_length`), of which the first has the sinks."""
+    dtype = np.float64 if q.dtype == np.float64 else np.float32
+    tops = np.full((*q.shape[:2], parts), -np.inf, dtype)
+    totals, out = np.zeros_like(tops), np.zeros((*tops.shape, v.shape[3]), dtype)
+    group = q.shape[1] // k.shape[2]
+    for b, length in enumerate(lengths):
+        own, run = slice(starts[b], starts[b + 1]), part_length(int(length), parts)
+        keys, values = (
+            np.repeat(x[table[b]].reshape(-1, *x.shape[2:])[:length].astype(dtype), group, axis=1) for x in (k, v)
+        )
+        scores = np.einsum("thd,jhd->htj", q[own].astype(dtype), keys) * dtype(scale)
+        if softcap:
+            scores = dtype(softcap) * np.tanh(scores / dtype(softcap))
+        at = np.arange(length - (own.stop - own.start), length)[:, None]
+        j = np.arange(length)[None]
+        seen = (j <= at) & ((j > at - window) if window else True)
+        for p in range(parts):
+            part = np.where(seen & (j >= p * run) & (j < (p + 1) * run), scores, -np.inf)
+            top = part.max(-1, initial=-np.inf)
+            if sinks is not None and p == 0:
+                top = np.maximum(top, sinks.astype(dtype)[:, None])
+            finite = np.where(top == -np.inf, 0, top)
+            e = np.exp(part - finite[..., None])
+            total = e.sum(-1)
+            if sinks is not None and p == 0:
+                total = total + np.exp(sinks.astype(dtype)[:, None] - finite)
+            tops[own, :, p], totals[own, :, p] = top.T, total.T
+            out[own, :, p] = np.einsum("htj,jhd->thd", e, values)
+    return out, tops, totals
+
+
+def part_length(length, parts: int):
+    """Positions of one of so many parts of a sequence."""
+    return (length + (parts * STEP - 1)) // (parts * STEP) * STEP
+
+
+class RaggedAttentionParts(Operator):
+    """`ragged_attention` with the positions of each sequence in parts of `part_length`, each with a softmax of its own:
+    the sums of its values, times exp(score - top) [T, H, parts, 1, Dv], top, the largest score, and the sum of the
+    weights [T, H, parts, 1]; for `attention_join`.
+
+    ``"tw.ragged_attention_parts"(%q, %k, %v, %table, %starts, %lengths) {parts = 4, scale = 1.25e-01} : ...``
+    """
+
+    kind = "opaque"
+    multiple = True
+
+    @staticmethod
+    def infer(
+        q, k, v=None, table=None, starts=None, lengths=None, sinks=None, k_scales=None, v_scales=None,
+        *, scale: float, window: int = 0, softcap: float = 0.0, width: int = 0, parts: int,
+    ):  # fmt: skip
+        whole = RaggedAttention.infer(
+            q, k, v, table, starts, lengths, sinks, k_scales, v_scales,
+            scale=scale, window=window, softcap=softcap, width=width,
+        )  # fmt: skip
+        if parts < 1:
+            raise OpError(f"keys cannot be in {parts} parts")
+        rows = Type((*whole.shape[:2], parts, 1), wide(whole.dtype))
+        return [rows.with_shape((*rows.shape, whole.shape[2])), rows, rows]
+
+    @staticmethod
+    def reference(
+        q, k, v, table, starts, lengths, sinks=None, k_scales=None, v_scales=None,
+        *, scale, window, softcap, width, parts,
+    ):  # fmt: skip
+        k, v = floats(q, k, v, k_scales, v_scales, width)
+        values, top, total = attended(q, k, v, table, starts, lengths, sinks, scale, window, softcap, parts)
+        return values[:, :, :, None], top[..., None], total[..., None]
+
+
+__all__ = ["RaggedAttention", "RaggedAttentionParts", "part_length"]

@@ -24,6 +24,13 @@ EXTRAS = {
     "torch": (("torch", "scipy"), "PyTorch modules, torch.compile"),
     "jax": (("jax",), "JAX programs"),
     "tune": (("lightgbm",), "tilewright tune"),
+    "llm": (
+        (
+            *("tokenizers", "safetensors", "gguf", "jinja2", "llguidance"),
+            *("starlette", "uvicorn", "prometheus_client", "httpx"),
+        ),
+        "language models, tilewright serve",
+    ),
     "ray": (("lightgbm", "ray"), "tuning on machines of a Ray cluster"),
     "opencl": (("pyopencl",), "the target opencl"),
     "vulkan": (("wgpu",), "the target vulkan"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,12 +19,12 @@ import numpy as np
 from ...support.errors import TilewrightError, UsageError
 from ..batch import Result, Runner
 from ..request import FinishReason, Grammar, Request, Sampling
-from . import sampler
+from . import prefix_file, sampler
 from .cache import Cache
 from .drafts import Drafter
 from .grammar import GrammarError, Grammars
 from .metrics import Metrics
-from .scheduler import Part, Scheduler, batch_of
+from .scheduler import Scheduler, StepPart, batch_of
 from .sequence import Sequence
 from .speculator import Speculator
 from .stream import Stream
@@ -69,6 +72,7 @@ class Engine:
         self._scheduler = Scheduler(self.cache, step_tokens or self.limits.tokens, self._moved)
         self._speculator = Speculator(lookup, shared_lookup, drafter, draft_tokens)
         self._grammars = Grammars(tokenizer, self.limits.vocabulary) if tokenizer is not None else None
+        self._silent: frozenset[int] = getattr(tokenizer, "special", frozenset())  # tokens without text
         self._compilers = ThreadPoolExecutor(1, "tilewright-grammar")
         self._compiling = 0
         self._changed = threading.Condition()
@@ -146,7 +150,7 @@ class Engine:
             "pages_used": self.cache.pages - self.cache.available,
             "pages_cached": self.cache.idle,
             "pages_evicted": self.cache.evicted,
-            "compilations": getattr(self.runner, "compilations", 0),
+            "compilations": _compilations(self.runner),
         }
 
     def close(self, timeout: float = 10.0) -> None:
@@ -192,6 +196,35 @@ class Engine:
         if error is not None:
             raise error
         return value
+
+    def save_prefix(self, tokens: Items[int], path: str | os.PathLike[str]) -> None:
+        """Write what the model has made of these tokens (their part of the cache), computing it if need be. UsageError
+        where the path cannot be written, or the cache is too full to keep them for a moment."""
+        tokens, fingerprint = [int(t) for t in tokens], self._fingerprint()
+        for _ in range(3):
+            if self.call(lambda: prefix_file.save(self.cache, tokens, fingerprint, path)):
+                return
+            for piece in self.submit(Request(tokens, embed=True)):
+                if piece.error:
+                    raise TilewrightError(piece.error, stage="save")
+        raise UsageError(f"the cache is too full to keep {len(tokens)} tokens", stage="save", hint="try again later")
+
+    def load_prefix(self, path: str | os.PathLike[str]) -> list[int]:
+        """Read what `save_prefix` wrote; requests that begin with its tokens, which are returned, go on from there.
+        PackageError for a damaged file, or one of another model."""
+        fingerprint = self._fingerprint()
+        return self.call(lambda: prefix_file.load(self.cache, fingerprint, path))
+
+    def _fingerprint(self) -> str:
+        found = getattr(self.runner, "fingerprint", None)
+        if found is None:
+            raise UsageError("this model has no fingerprint, by which a saved prompt would be known as its own")
+        return str(found)
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The source of drafts beside look-up."""
+        return self._speculator.drafter
 
     def _check(self, request: Request) -> int:
         """Whether the request can be served; most tokens of its text."""
@@ -300,7 +333,7 @@ class Engine:
         self._speculator.cost.add(len(batch.tokens), (time.monotonic() - drafted) * 1e3)
         self._metrics.histograms["overhead_seconds"].add(time.monotonic() - now + drafted - began)
 
-    def _room_for_drafts(self, part: Part) -> None:
+    def _room_for_drafts(self, part: StepPart) -> None:
         """Pages and snapshots for the drafts of a part, as many as there are; and snapshots for the rest."""
         value = part.value
         if not part.drafts:
@@ -315,11 +348,11 @@ class Engine:
             return
         part.drafts = part.drafts[: max(self.cache.keep_each(value, part.count + len(part.drafts)) - part.count, 0)]
 
-    def _settle(self, parts: list[Part], result: Result, now: float) -> None:
+    def _settle(self, parts: list[StepPart], result: Result, now: float) -> None:
         """What came out of a step goes to its requests."""
-        rows: list[sampler.Row] = []
+        rows: list[sampler.LogitsRow] = []
         at: list[int] = []
-        mine: list[tuple[Part, int, int]] = []
+        mine: list[tuple[StepPart, int, int]] = []
         for part in parts:
             s, base = part.sequence, part.value.length + part.count
             begun = len(rows)
@@ -334,7 +367,7 @@ class Engine:
                     continue
                 first = part.first + part.rows - 1 - len(part.drafts)
                 for i, mask in enumerate(masks):
-                    rows.append(sampler.Row(s, part.drafts[:i], mask))
+                    rows.append(sampler.LogitsRow(s, part.drafts[:i], mask))
                     at.append(first + i)
             mine.append((part, begun, len(rows)))
         choices = sampler.choose(result.logits, rows, at)
@@ -349,13 +382,13 @@ class Engine:
                 self._speculator.read(part)
                 self.cache.advance(part.value, part.sequence.tokens, part.value.length + part.count)
 
-    def _prompt_logprobs(self, part: Part, logits: np.ndarray) -> None:
+    def _prompt_logprobs(self, part: StepPart, logits: np.ndarray) -> None:
         s, begin = part.sequence, part.value.length + 1
         for i, token in enumerate(s.tokens[begin : begin + part.count]):
             row = logits[part.first + i]
             s.prompt_logprobs.append(sampler.token_logprob(row, token, s.request.sampling.prompt_logprobs or 0))
 
-    def _accept(self, part: Part, choices: list[sampler.Choice], hidden: np.ndarray, now: float) -> None:
+    def _accept(self, part: StepPart, choices: list[sampler.Choice], hidden: np.ndarray, now: float) -> None:
         """The tokens of a sequence: those of its draft that were chosen too, and one more."""
         s, base = part.sequence, part.value.length + part.count
         same = next((i for i, (d, c) in enumerate(zip(part.drafts, choices, strict=False)) if d != c.token), None)
@@ -399,7 +432,7 @@ class Engine:
         if token in s.stops:
             return ("stop", token), s.text.finish()
         text = ""
-        if self.tokenizer is not None and token < self.tokenizer.vocabulary:  # the logits may be wider
+        if self.tokenizer is not None and token < self.tokenizer.vocabulary and token not in self._silent:
             text = s.text.push(self.tokenizer.token_bytes(token))
         if s.text.stopped is not None:
             return ("stop", s.text.stopped), text
@@ -434,6 +467,12 @@ class Engine:
         if reason == "cancelled":
             text += s.text.finish()
         s.send(text, more.pop("tokens", ()), finish_reason=reason, **more)
+
+
+def _compilations(runner: Runner) -> int:
+    """How many compilations have begun: none while it serves."""
+    program = sys.modules.get(f"{__package__.rpartition('.')[0]}.program")
+    return getattr(runner, "compilations", program.compilations() if program is not None else 0)
 
 
 def _check_sampling(sampling: Sampling, vocabulary: int) -> None:

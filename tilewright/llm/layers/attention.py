@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Norm, Pool, Rope
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ...ops.block_experts import COLUMNS
+from ...ops.block_weights import BlockWeights
+from .linear import block_operands, byte_rows, linear
 from .mlp import Mlp, activated
 
 if TYPE_CHECKING:
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...ir.types import Type
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class Router:
     pairs: bool = False
 
     def build(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The experts of each token, i32 [T, each], and their shares, f32 [T, each]."""
+        """The experts of each token, i64 [T, each], and their shares, f32 [T, each]."""
         make = at.make
-        logits = at.linear(x, "router")
+        # in f32 whatever the rest is in: near scores would change places
+        logits = linear(make, x, [at.weight("router.weight")], place=f"{at.name}.router", precision="f32")
         scores = make("softmax", logits, axis=1) if self.scores == "softmax" else make("sigmoid", logits)
         choice = scores
         if (at / "router").has("correction"):
@@ -56,7 +61,7 @@ class Router:
             shares = make("div", shares, total)
         if self.scale != 1:
             shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
-        return make("cast", chosen, to="i32"), shares
+        return chosen, shares
 
     def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
         """The scores, -inf in all groups but the best."""
@@ -104,14 +109,13 @@ class Experts:
         chosen, shares = self.router.build(at, x)
         rows, places, starts = make("expert_order", chosen, count=self.router.count)
         into = at.linear(x, "into") if self.latent else x
-        first = self._weights(at, "gate", "up") if self.gated else self._weights(at, "up")
-        between = make("expert_matmul", into, first, starts, rows, place=f"{at.name}.up")
+        between = self._product(at, into, ("gate", "up") if self.gated else ("up",), starts, rows)
         if self.gated:
             gate, between = make("split", between, sizes=(self.size, self.size), axis=1)
             between = make("mul", activated(make, self.activation, gate), between)
         else:
             between = activated(make, self.activation, between)
-        out = make("expert_matmul", between, self._weights(at, "down"), starts, place=f"{at.name}.down")
+        out = self._product(at, between, ("down",), starts)
         each = make("gather", out, places, axis=0)
         each = make("mul", each, make("reshape", shares, shape=(-1, self.router.each, 1)))
         out = make("reduce_sum", each, axes=(1,))
@@ -123,24 +127,44 @@ class Experts:
             out = make("add", out, common)
         return out
 
-    def _weights(self, at: Scope, *names: str) -> ir.Value:
-        """Weights of all experts, [count, ...], those of several names one after the other."""
-        experts, joined = at / "experts", "".join(names)
+    def _product(
+        self, at: Scope, x: ir.Value, names: tuple[str, ...], starts: ir.Value, rows: ir.Value | None = None
+    ) -> ir.Value:
+        """Rows of x times the weights of their experts, those of several names one after the other."""
+        make, experts, joined, count = at.make, at / "experts", "".join(names), self.router.count
+        place = f"{experts.name}.{joined}"
         if experts.has(joined):
-            array = experts.weight(joined)
-        else:
-            array = stacked(experts, names, self.router.count)
-        return at.make.constant(array, f"{experts.name}.{joined}")
+            return make("expert_matmul", x, make.constant(experts.weight(joined), place), starts, rows, place=place)
+        parts = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
+        if not isinstance(parts[0][0], BlockWeights):
+            return make("expert_matmul", x, make.constant(stacked(parts), place), starts, rows, place=place)
+        columns = sum(w.shape[0] for w in parts[0])
+        padding = -columns % COLUMNS
+        whole = BlockWeights.joined([w for p in parts for w in (*p, *([nothing(p[0], padding)] if padding else []))])
+        if whole is None:  # kinds differ
+            return make("concat", *[self._product(at, x, (n,), starts, rows) for n in names], axis=1)
+        name, inputs = "expert_block_matmul", [x]
+        if at.step.precision != "f32" and (whole.zero is None or whole.zero.dtype == np.uint8):
+            name, inputs = "expert_integer_block_matmul", byte_rows(make, x, whole)
+        given = block_operands(make, whole, place)
+        y = make(name, *inputs, *given, starts, rows, place=place, **whole.attributes)
+        return make("split", y, sizes=(columns, padding), axis=1)[0] if padding else y
 
 
-def stacked(experts: Scope, names: tuple[str, ...], count: int) -> np.ndarray:
-    """The weights of each expert as one array."""
-    parts: list[list[Any]] = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
-    sizes = [w.shape[0] for w in parts[0]]
-    out = np.empty((count, sum(sizes), parts[0][0].shape[1]), parts[0][0].dtype)
-    for e, each in enumerate(parts):
-        np.concatenate(each, out=out[e])
+def stacked(parts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """The weights of each expert [N, K], which are in parts along N, as one array [experts, N, K]."""
+    first = parts[0]
+    out = np.empty((len(parts), sum(w.shape[0] for w in first), first[0].shape[1]), first[0].dtype)
+    for own, each in zip(out, parts, strict=True):
+        np.concatenate(each, out=own)
     return out
+
+
+def nothing(like: BlockWeights, rows: int) -> BlockWeights:
+    """So many rows of zeros, of the form of other weights."""
+    names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
+    zeros = {n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None}
+    return replace(like, **zeros)
 
 
 __all__ = ["Experts", "Router"]

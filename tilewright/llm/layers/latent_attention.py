@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...ir.types import Type
+from ...ops.block_weights import BlockWeights
 from ..config import Norm
 from .norm import normalized
 from .rope import rotated
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Pool, Rope
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class LatentAttention:
 
     def _absorbed(self, at: Scope) -> tuple[ir.Value, ir.Value]:
         """The weights of keys [heads, head_dim, rank] and of values [heads, v_head_dim, rank]."""
-        weights = np.asarray(at.weight("kv_b.weight"), np.float32)
+        given = at.weight("kv_b.weight")
+        weights = given.dequantized() if isinstance(given, BlockWeights) else np.asarray(given, np.float32)
         weights = weights.reshape(self.heads, self.head_dim + self.v_head_dim, self.rank)
         parts = weights[:, : self.head_dim], weights[:, self.head_dim :]
         keys, values = (at.make.constant(np.ascontiguousarray(p), f"{at.name}.kv_b") for p in parts)

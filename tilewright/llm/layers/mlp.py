@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...ir.graph_builder import Maker
     from ...ir.types import Type
     from ..config import Pool
-    from ..decoder import Scope
+    from ..scope import Scope
 
 #: activation, as configurations call it -> operator and its attributes; squares of relu are made of two
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Norm
-    from ..decoder import Scope
+    from ..scope import Scope
 
 
 def normalized(at: Scope, norm: Norm | None, x: ir.Value) -> ir.Value:

@@ -69,7 +69,7 @@ def schedule(mix: str, rate: float, count: int, seed: int) -> list[Asked]:
 
 
 @dataclass
-class Measured:
+class RequestTimes:
     """What became of a request: seconds from its arrival to its first and last token, and between events; tokens."""
 
     asked: Asked
@@ -88,7 +88,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchTarget:
     """A server, and how it is asked. words: words that make a token."""
 
     url: str
@@ -109,7 +109,7 @@ class Target:
         return "/chat/completions" if self.chat else "/completions"
 
 
-async def find_target(client: httpx.AsyncClient, url: str, model: str | None, chat: bool) -> Target:
+async def find_target(client: httpx.AsyncClient, url: str, model: str | None, chat: bool) -> BenchTarget:
     """The server at a URL: its model, whether it knows ``ignore_eos``, and how many words make a token there."""
     try:
         if model is None:
@@ -118,7 +118,7 @@ async def find_target(client: httpx.AsyncClient, url: str, model: str | None, ch
         extra: dict[str, Any] = {"ignore_eos": True}
         counts = []
         for words in (10, 10, 40):  # the first may find that ignore_eos is not known; a template has tokens of its own
-            body = Target(url, model or "", chat, extra).body(Asked(0, words, 2, 0))
+            body = BenchTarget(url, model or "", chat, extra).body(Asked(0, words, 2, 0))
             answer = await client.post(url + ("/chat/completions" if chat else "/completions"), json=body)
             if answer.status_code in (400, 422) and extra:
                 extra = {}
@@ -127,7 +127,7 @@ async def find_target(client: httpx.AsyncClient, url: str, model: str | None, ch
             counts.append((words, tokens))
         (few, low), (many, high) = counts[-2:]
         words_of_a_token = (many - few) / (high - low) if high > low else 1.0
-        return Target(url, model or "", chat, extra, words_of_a_token)
+        return BenchTarget(url, model or "", chat, extra, words_of_a_token)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
         said = (
             error.response.text[:200]
@@ -137,9 +137,9 @@ async def find_target(client: httpx.AsyncClient, url: str, model: str | None, ch
         raise UsageError(f"{url} does not answer as a server of OpenAI's interface: {said}") from None
 
 
-async def ask(client: httpx.AsyncClient, target: Target, asked: Asked, arrival: float) -> Measured:
+async def ask(client: httpx.AsyncClient, target: BenchTarget, asked: Asked, arrival: float) -> RequestTimes:
     """Send one request and read its events."""
-    found = Measured(asked, late=time.perf_counter() - arrival)
+    found = RequestTimes(asked, late=time.perf_counter() - arrival)
     events = 0
     body = target.body(asked, stream=True, stream_options={"include_usage": True})
     before = 0.0
@@ -179,11 +179,13 @@ def _has_text(choice: Mapping[str, Any]) -> bool:
     return any(delta.get(k) for k in ("text", "content", "reasoning_content", "reasoning", "tool_calls"))
 
 
-async def measure(client: httpx.AsyncClient, target: Target, requests: Sequence[Asked]) -> tuple[list[Measured], float]:
+async def measure(
+    client: httpx.AsyncClient, target: BenchTarget, requests: Sequence[Asked]
+) -> tuple[list[RequestTimes], float]:
     """All requests, each at its time; also the seconds until the last one was done."""
     begin = time.perf_counter() + 0.05
 
-    async def one(asked: Asked) -> Measured:
+    async def one(asked: Asked) -> RequestTimes:
         arrival = begin + asked.at
         await asyncio.sleep(max(arrival - time.perf_counter(), 0))
         return await ask(client, target, asked, arrival)
@@ -205,7 +207,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 #: what an SLA may bound: seconds to the first token, of a token after it (mean of a request), of the whole request
-BOUNDS: dict[str, Callable[[Measured], float]] = {
+BOUNDS: dict[str, Callable[[RequestTimes], float]] = {
     "ttft": lambda m: m.first,
     "itl": lambda m: m.token_time,
     "e2e": lambda m: m.last,
@@ -230,7 +232,7 @@ def parse_sla(text: str) -> dict[str, float]:
     return found
 
 
-def summary(rate: float, found: Sequence[Measured], seconds: float, sla: Mapping[str, float]) -> dict[str, Any]:
+def summary(rate: float, found: Sequence[RequestTimes], seconds: float, sla: Mapping[str, float]) -> dict[str, Any]:
     """The numbers of a run; times in seconds. goodput: requests a second that kept to the SLA."""
     done = [m for m in found if not m.error]
     errors: dict[str, int] = {}
@@ -301,10 +303,10 @@ async def sweep(
     }
 
 
-def _record(m: Measured) -> dict[str, Any]:
+def _record(m: RequestTimes) -> dict[str, Any]:
     numbers = {"late": m.late, "first": m.first, "last": m.last}
     asked = {k: round(v, 6) for k, v in asdict(m.asked).items()}
     return {**asked, **{k: round(v, 6) for k, v in numbers.items()}, "tokens": m.tokens, "error": m.error}
 
 
-__all__ = ["BOUNDS", "MIXES", "Measured", "parse_sla", "percentiles", "schedule", "summary", "sweep"]
+__all__ = ["BOUNDS", "MIXES", "RequestTimes", "parse_sla", "percentiles", "schedule", "summary", "sweep"]

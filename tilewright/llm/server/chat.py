@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from .body import Fields
 from .conversation import MESSAGES, Conversation, message_of, template_of, tool_choice_of, tools_of
-from .language import Answer, Answers, Call, Language, collect, identifier, usage_of
+from .language import Answer, Answers, Language, ToolCall, collect, identifier, usage_of
 from .responding import Events, event
 from .sampling import grammar_of, most_tokens, sampling_of, stream_options
 from .tool_calls import Delta
@@ -77,7 +77,7 @@ def _logprobs(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {"content": entries, "refusal": None}
 
 
-def _call(index: int, call: Call, arguments: str) -> dict[str, Any]:
+def _call(index: int, call: ToolCall, arguments: str) -> dict[str, Any]:
     return {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

@@ -33,10 +33,10 @@ TYPES = {
 LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ["binary_tensor_data"]
 
-Body = Callable[[Request, ServerLimits, Sequence[str]], Awaitable[bytes]]
+BodyReader = Callable[[Request, ServerLimits, Sequence[str]], Awaitable[bytes]]
 
 
-def routes(models: Mapping[str, Batcher], limits: ServerLimits, body: Body) -> list[Route]:
+def routes(models: Mapping[str, Batcher], limits: ServerLimits, body: BodyReader) -> list[Route]:
     """The routes below /v2."""
     from ... import __version__
 

@@ -62,6 +62,7 @@ class Language:
             for request in make():
                 answers.streams.append(self.engine.submit(request))
                 answers.prompts.append(len(request.prompt))
+                answers.waits = answers.waits or request.sampling.grammar is not None
 
         try:
             try:
@@ -70,6 +71,9 @@ class Language:
                 raise Problem(429, error.message, code="queue_full", retry=1) from None
             except UsageError as error:
                 raise Problem(400, f"{error.message}{': ' + error.hint if error.hint else ''}") from None
+            if answers.waits:  # the engine reads grammars on its own time: a stream with a wrong one must not begin
+                for number, stream in enumerate(answers.streams):
+                    answers.firsts.append((number, _checked(await anext(stream))))
             yield answers
         finally:
             for stream in answers.streams:
@@ -94,13 +98,17 @@ def finite(logprob: float) -> float:
 
 @dataclass
 class Answers:
-    """Streams of the engine, and the lengths of their prompts."""
+    """Streams of the engine, the lengths of their prompts, and pieces that were read already."""
 
     streams: list[Any]
     prompts: list[int] = field(default_factory=list)
+    waits: bool = False
+    firsts: list[tuple[int, Piece]] = field(default_factory=list)
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """(number of the stream, `Piece`), as they come; a Problem for one that fails."""
+        for number, first in self.firsts:
+            yield number, first
         if len(self.streams) == 1:
             async for piece in self.streams[0]:
                 yield 0, _checked(piece)
@@ -132,6 +140,8 @@ class Answers:
 
 
 def _checked(piece: Piece) -> Piece:
+    if piece.finish_reason == "error" and piece.error.startswith("the grammar"):  # what the client has sent
+        raise Problem(400, piece.error, code="grammar_failed")
     if piece.finish_reason == "error":
         raise Problem(500, piece.error or "the generation failed", code="generation_failed")
     if piece.finish_reason == "cancelled":
@@ -140,7 +150,7 @@ def _checked(piece: Piece) -> Piece:
 
 
 @dataclass
-class Call:
+class ToolCall:
     """A call of a tool, as far as it is there."""
 
     name: str
@@ -156,11 +166,12 @@ class Answer:
     tool_parser: ToolParser | NamedCall | None = None
     text: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     tokens: int = 0
     reasoning_tokens: int = 0
     cached: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprob] = ()
     finish: str | None = None
     single: bool = False
 
@@ -184,6 +195,7 @@ class Answer:
         self.tokens += len(piece.tokens)
         self.cached = max(self.cached, piece.cached)
         self.logprobs.extend(piece.logprobs)
+        self.prompt_logprobs = piece.prompt_logprobs or self.prompt_logprobs
         found = [d for d in found if not (self.single and d.index)]
         for delta in found:
             self._add(delta)
@@ -197,7 +209,7 @@ class Answer:
         elif delta.kind == "reasoning":
             self.reasoning += delta.text
         elif delta.kind == "call":
-            self.calls.append(Call(delta.text))
+            self.calls.append(ToolCall(delta.text))
         else:
             self.calls[delta.index].arguments += delta.text
 
@@ -225,4 +237,4 @@ async def collect(answers: Answers, found: Sequence[Answer]) -> None:
             found[number].feed(piece)
 
 
-__all__ = ["Answer", "Answers", "Call", "Language", "collect", "finite", "identifier", "usage_of"]
+__all__ = ["Answer", "Answers", "ToolCall", "Language", "collect", "finite", "identifier", "usage_of"]

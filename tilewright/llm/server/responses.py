@@ -24,13 +24,13 @@ from .conversation import (
     tool_choice_of,
     tools_of,
 )
-from .language import Answer, Answers, Call, Language, collect, identifier, usage_of
+from .language import Answer, Answers, Language, ToolCall, collect, identifier, usage_of
 from .responding import Events, event
 from .sampling import IGNORED, format_grammar, most_tokens, sampling_of
 
 
 @dataclass
-class Store:
+class ResponseStore:
     """Responses with the messages that led to them, the newest of them: at most `most`, and about `most_bytes`."""
 
     most: int = 1000
@@ -61,7 +61,7 @@ class Store:
             self._bytes -= found[2] if found else 0
 
 
-async def responses(body: Any, language: Language, store: Store, stack: AsyncExitStack) -> Response:
+async def responses(body: Any, language: Language, store: ResponseStore, stack: AsyncExitStack) -> Response:
     """The next turn of a conversation, as items."""
     fields, limits = Fields(body), language.limits
     language.check_name(fields.text("model", None))
@@ -144,7 +144,7 @@ class _Turn:
     head: dict[str, Any]
     language: Language
     messages: list[dict[str, Any]]
-    store: Store | None
+    store: ResponseStore | None
     answer: Answer
     answers: Answers
     number: int = -1
@@ -266,7 +266,7 @@ def _reasoning(name: str, text: str) -> dict[str, Any]:
     return {"id": name, "type": "reasoning", "summary": [], "content": content, "status": "completed"}
 
 
-def _function_call(name: str, call: Call) -> dict[str, Any]:
+def _function_call(name: str, call: ToolCall) -> dict[str, Any]:
     made = {"id": name, "type": "function_call", "call_id": call.id, "name": call.name}
     return {**made, "arguments": call.arguments, "status": "completed"}
 
@@ -324,4 +324,4 @@ def messages_of_answer(answer: Answer) -> list[dict[str, Any]]:
     return [{**message, "tool_calls": calls} if calls else message]
 
 
-__all__ = ["Store", "responses"]
+__all__ = ["ResponseStore", "responses"]

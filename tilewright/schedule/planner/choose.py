@@ -229,7 +229,7 @@ def _prefetch(plan: Plan, product: Product, machine: Machine, ask: Ask) -> int:
     step of the reduction, or a number of floats ahead of the present one."""
     layouts = product.layouts(product.columns, plan.tile[2] * product.width)
     packed = [x for x in layouts if x.size * 4 > machine.l1_bytes]
-    if product.batch or len(packed) != 1:
+    if product.batch or product.stacked or len(packed) != 1:
         return 0
     panel = packed[0].size // packed[0].shape[0]
     rows = tile_loops(product, plan)[1]

@@ -17,7 +17,7 @@ from ...tensor.analysis import is_contraction
 from ...tensor.expr import Expr, Load, Op, Var, simplify, variables, walk
 from ...tensor.kernel import Stage
 from ..machine import Machine, lanes
-from ..primitives.memory import packed_shape
+from ..primitives.memory import keeps_order, packed_shape
 from ..region import all_ranges
 from ..rules.common import coefficient, load_positions, reads, store_stride
 from ..schedule import Schedule
@@ -169,15 +169,20 @@ class Product:
         return [t for t in found if self.packed_before(t[2])] or found
 
     def packed_before(self, vectors: int) -> bool:
-        """Whether tiles of so many vectors pack constants as another program has packed them."""
-        known = self.layouts_before
-        made = self.layouts(self.columns, vectors * self.width) if known else []
-        return bool(made) and all(known.get(x.buffer) == (x.splits, x.order) for x in made)
+        """Whether tiles of so many vectors pack constants as another program has packed them, or find them so: those
+        that are stacked in tiles."""
+        known, stacked = self.layouts_before, self.open_rows and self.stacked
+        made = self.layouts(self.columns, vectors * self.width) if known or stacked else []
+        shapes = {x.load.buffer: x.shape for x in self.operands}
+        return bool(made) and all(
+            known.get(x.buffer) == (x.splits, x.order) or (stacked and keeps_order(shapes[x.buffer], x.splits, x.order))
+            for x in made
+        )
 
     @cached_property
     def repeats_layout(self) -> bool:
         """Whether there are tiles that do."""
-        return bool(self.layouts_before) and any(self.packed_before(t[2]) for t in self.tiles())
+        return any(self.packed_before(t[2]) for t in self.tiles())
 
     def trips(self, v: str) -> int:
         """Steps along a loop of the reduction."""
@@ -363,6 +368,12 @@ class Product:
         return self.nbytes(self.still) > machine.l2_bytes and self.steps * 2 * self.width * 4 > machine.l1_bytes
 
     # ---- constants
+
+    @cached_property
+    def stacked(self) -> bool:
+        """Whether a constant to pack has a matrix for each step of other loops (which the rows do not follow)."""
+        own = {self.columns, *self.reduction}
+        return any(not variables(i) <= own for x, _ in self.packable(self.columns) for i in x.load.indices)
 
     def packable(self, n: str) -> list[tuple[Operand, int]]:
         """Constant operands that depend on `n` in one dimension, and that dimension."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from ...tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, bounds, loads, simplify, variables
@@ -494,6 +495,17 @@ def _order(order: tuple[int, ...] | None, b: Buffer) -> Callable[[tuple[Any, ...
     return lambda dims: tuple(dims[d] for d in order)
 
 
+def keeps_order(shape: tuple[int, ...], splits: tuple[tuple[int, ...], ...], order: tuple[int, ...]) -> bool:
+    """Whether `Pack` leaves the elements of a parameter where they are.
+
+    >>> keeps_order((4, 3, 64), ((), (), (64,)), (0, 2, 1, 3)), keeps_order((4, 3, 128), ((), (), (64,)), (0, 2, 1, 3))
+    (True, False)
+    """
+    packed = packed_shape(shape, splits, order)
+    long = [axis for axis, n in zip(order, packed, strict=True) if n > 1]
+    return prod(packed) == prod(shape) and long == sorted(long)
+
+
 def packed_shape(
     shape: tuple[int, ...], splits: tuple[tuple[int, ...], ...], order: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -507,4 +519,4 @@ def packed_shape(
     return tuple(parts[o] for o in order)
 
 
-__all__ = ["MemoryPrimitives", "packed_shape"]
+__all__ = ["MemoryPrimitives", "keeps_order", "packed_shape"]

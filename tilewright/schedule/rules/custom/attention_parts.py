@@ -1,5 +1,5 @@
 """Attention in parts of the keys, and to keys in pages, one query a thread: what runs where no rule for machines with
-blocks takes them. And what joins the parts, an element at a time.
+blocks takes them. And what joins the parts.
 
     for each result: top is the largest of the parts' scores
                      result = sum of exp(top of part - top) * values of part / sum of exp(top of part - top) * total
@@ -7,11 +7,13 @@ blocks takes them. And what joins the parts, an element at a time.
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 
+from ....support.sizes import highest
 from ....tensor.expr import Buffer, Const, Expr, Load, Var
 from ....tensor.kernel import Kernel
-from ...machine import Machine
+from ...machine import Machine, lanes
 from ...nest import Alloc, Stmt, loop, seq, store, substitute_vars
 from .. import direct
 from ..gpu.attention_operands import (
@@ -28,7 +30,7 @@ from ..gpu.attention_operands import (
     within_buffers,
 )
 from .attention import Reader, shape_of
-from .nests import Access, unflatten
+from .nests import Access, divide, index, unflatten, vector_loop
 
 F32 = "f32"
 #: so many parts are written out, one after the other
@@ -150,11 +152,42 @@ class Join:
         return body
 
 
-@direct("attention_join", writes_once=True)
+@direct("attention_join", writes_once=True, typical_sizes=True)
 def join(kernel: Kernel, machine: Machine) -> Stmt:
-    """The loop nest of ``tw.attention_join``."""
+    """The loop nest of ``tw.attention_join``: rows in vectors, the parts' shares of a row are computed once."""
     made = Join(kernel)
-    return loop("task", made.count, made.element(Var("task")), "thread")
+    batch, heads, queries, depth = made.shape
+    if 0 in made.shape:
+        return seq()
+    tasks = divide(batch * heads * queries, made.count * made.parts, machine)
+    b, h, q = unflatten(tasks.first + Var("row"), (batch, heads, queries))
+    part = Var("part")
+
+    def of(name: str, p: Expr, *more: Expr) -> Load:
+        return Load(name, (b, h, p, q, *more), F32)
+
+    best, total, share = (Load(n, (), F32) for n in ("best", "total", "share"))
+    shares = Load("shares", (part,), F32)
+
+    def column(e: Expr) -> Stmt:
+        parts = [mul(of(made.values, index(p), e), Load("shares", (index(p),), F32)) for p in range(made.parts)]
+        return made.read.write(made.out, (b, h, q, e), mul(reduce(add, parts), share), "out")
+
+    row = seq(
+        store("best", (), Const(LOWEST, F32), "begin_best"),
+        loop("part", made.parts, store("best", (), larger(best, of(made.top, part)), "larger")),
+        store("total", (), Const(0.0, F32), "begin_total"),
+        loop("part", made.parts, seq(
+            store("shares", (part,), exp_of(of(made.top, part), best), "weigh"),
+            store("total", (), add(total, mul(of(made.total, part), shares)), "add_total"),
+        )),
+        store("share", (), inverse(total), "share"),
+        vector_loop("e", depth, highest(depth), lanes(machine), column),
+    )  # fmt: skip
+    for x in (*(Buffer(n, (), F32, "register") for n in ("best", "total", "share")),
+              Buffer("shares", (made.parts,), F32, "local")):  # fmt: skip
+        row = Alloc(x, row)
+    return tasks.parallel(loop("row", tasks.extent, row))
 
 
 __all__ = ["Join", "join", "paged_attention", "parts"]

@@ -17,21 +17,25 @@ are done early take blocks of others (the last blocks of a prompt see the most k
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd
 
+from ....ops.ragged_attention import part_length
 from ....ops.write_quantized_pages import rotation
 from ....support.dtypes import wide
 from ....support.sizes import highest, smaller
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
-from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
+from ...nest import Alloc, For, If, Stmt, Store, loop, rename_loads, seq, store, transform, walk_stmts
 from .. import direct
 from .nests import Access, add, both, index, less, mul, select
 from .rotation import rotate
 
 #: rows of a block (a row is one query of one head), keys of a block, and heads of a group that a task has at most
 ROWS, KEYS, GROUP = 32, 64, 16
+#: vectors of a row that are laid out
+UNROLLED = 16
 #: vectors of sums that a tile of the second product has at most
 SUMS = 16
 
@@ -50,21 +54,45 @@ def larger(a: Expr, b: Expr | int) -> Expr:
     return Op("maxsi", (a, index(b) if isinstance(b, int) else b), "index")
 
 
+def renamed(s: Stmt, suffix: str) -> Stmt:
+    """A nest with other names for the buffers that live in it."""
+    own = {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)}
+
+    def name(x: str) -> str:
+        return x + suffix if x in own else x
+
+    def changed(x: Stmt) -> Stmt:
+        if isinstance(x, Alloc):
+            return replace(x, buffer=replace(x.buffer, name=name(x.buffer.name)))
+        if isinstance(x, Store):
+            return replace(x, targets=tuple(replace(t, buffer=name(t.buffer)) for t in x.targets))
+        return x
+
+    made = transform(rename_loads(s, lambda x: Load(name(x.buffer), x.indices, x.dtype)), changed)
+    assert made is not None
+    return made
+
+
 class Ragged:
     """The nest of ``tw.ragged_attention``: what is where, and its parts in order."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
-        self.read = a = Access(kernel)
+        self.read, self.machine = Access(kernel), machine
+        a = self.read
         names = [n or "" for n in (*a.opaque.operands, *[None] * 9)[:9]]
         self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks, *self.scales = names
-        self.out = a.opaque.results[0]
+        self.out, *self.partial = a.opaque.results
         attributes = a.opaque.attributes
         self.window, self.softcap = int(attributes["window"]), float(attributes["softcap"])
         self.tokens, self.heads, self.depth = a.shape(self.q)
         self.pages, self.length, self.shared, _ = a.shape(self.k)
         self.count, self.most_pages = a.shape(self.table)
-        self.width = a.shape(self.out)[2]
+        self.width = a.shape(self.out)[-1]
+        #: parts of the keys, each with results of its own
+        self.splits = int(attributes.get("parts", 1))
         self.dtype = wide(a.dtype(self.q))
+        #: the type of keys and values in scratch memory
+        self.kept = self.dtype
         self.lanes = lanes(machine, self.dtype)
         group = self.heads // self.shared
         #: heads of a task, and tasks that have those of one key head
@@ -104,11 +132,11 @@ class Ragged:
             return x
         return Op("extf" if self.dtype == "f64" or x.dtype != "f64" else "truncf", (x,), self.dtype)
 
-    def vectors(self, name: str, count: Expr | int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """``body`` for all lanes of so many vectors."""
+    def vectors(self, name: str, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """``body`` for all lanes of so many vectors, laid out one after the other if they are few."""
         lane = Var(f"{name}_l")
         inner = For(lane.name, index(self.lanes), body(Var(f"{name}_o") * self.lanes + lane), "vector", self.lanes)
-        return loop(f"{name}_o", count, inner)
+        return loop(f"{name}_o", count, inner, "unroll" if count <= UNROLLED else "serial")
 
     def lane(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return For("l", index(self.lanes), body(Var("l")), "vector", self.lanes)
@@ -121,22 +149,27 @@ class Ragged:
         i = lane + whole * self.lanes
         return seq(nest, For(lane.name, index(rest), to(i, value(i)), "vector", self.lanes) if rest else None)
 
-    def padded(self, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
+    def padded(self, size: int, to: Callable[[Expr, Expr], Stmt], dtype: str) -> Stmt:
         """Zeros in the last vector of `size` numbers, if these do not fill it."""
         last = size // self.lanes * self.lanes
-        return self.lane(lambda i: to(i + last, self.number(0.0))) if size % self.lanes else seq()
+        return self.lane(lambda i: to(i + last, Const(0.0, dtype))) if size % self.lanes else seq()
+
+    @property
+    def rows_there(self) -> Expr:
+        return self.tokens_there * self.group
 
     # ---- the task ----
 
     def build(self) -> Stmt:
         blocks = self.tokens // self.block + self.count
         task, number = Var("task"), Var("task") % blocks
+        split = task // blocks % self.splits if self.splits > 1 else index(0)
         found = If(
             Op("cmpi.sle", (self.start(Var("b")) // self.block + Var("b"), number), "i1"),
             store("sequence", (), Var("b"), "sequence"),
         )
         b = now("sequence")
-        part = task // blocks
+        part = task // (blocks * self.splits)
         first = self.start(b) + (number - self.start(b) // self.block - b) * self.block
         there = minimum(self.block, self.start(b + 1) - now("first"))
         position = self.integer(self.lengths, b) - self.start(b + 1) + now("first")
@@ -144,14 +177,25 @@ class Ragged:
         seen: Expr = index(0)
         if self.window:  # from the beginning of a run on
             seen = larger(now("position") - (self.window - 1), 0) // self.run * self.run
-        body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
+        if self.splits > 1:
+            run = part_length(self.integer(self.lengths, b), self.splits)
+            end, seen = minimum(end, (now("split") + 1) * run), larger(now("split") * run, seen)
+        body = let("position", position, let("end", end, let("begin", seen, self.block_of_tokens())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
-        body = let("head", part // self.parts, let("query_head", part * self.group, body))
+        body = let("head", part // self.parts, let("query_head", part * self.group, let("split", split, body)))
         body = let("sequence", index(0), seq(loop("b", self.count, found), body))
-        return loop("task", self.shared * self.parts * blocks, body, "thread")
+        return loop("task", self.shared * self.parts * self.splits * blocks, body, "thread")
+
+    def block_of_tokens(self) -> Stmt:
+        """Many rows lie in the lanes of vectors, few have lanes along their numbers."""
+        from .ragged_lanes import Lanes
+
+        if self.rows <= self.lanes:
+            return self.rows_of_block()
+        many = renamed(Lanes(self.read.kernel, self.machine).rows_of_block(), "_of_many")
+        return If(less(index(self.lanes), self.rows_there), many, self.rows_of_block())
 
     def rows_of_block(self) -> Stmt:
-        d = self.dtype
         most = ceildiv(index(self.most_pages * self.length), self.keys)
         blocks = minimum(most, ceildiv(now("end") - now("begin"), self.keys))
         body = seq(
@@ -160,14 +204,18 @@ class Ragged:
             For("block", blocks, let("key", now("begin") + Var("block") * self.keys, self.block_of_keys())),
             self.results(),
         )
-        for name, shape in (
-            ("qs", (self.rows, self.depths * self.lanes)), ("ks", (self.lanes, self.depths * self.lanes)),
-            ("vs", (self.keys, self.widths * self.lanes)), ("s", (self.rows, self.keys)),
-            ("o", (self.rows, self.widths * self.lanes)), ("top", (self.rows,)), ("total", (self.rows,)),
-            ("shrink", (self.rows,)),
-        ):  # fmt: skip
-            body = Alloc(Buffer(name, shape, d, "local"), body)
+        for buffer in self.scratch():
+            body = Alloc(buffer, body)
         return body
+
+    def scratch(self) -> list[Buffer]:
+        shapes = {
+            "qs": (self.rows, self.depths * self.lanes), "ks": (self.lanes, self.depths * self.lanes),
+            "vs": (self.keys, self.widths * self.lanes), "s": (self.rows, self.keys),
+            "o": (self.rows, self.widths * self.lanes), "top": (self.rows,), "total": (self.rows,),
+            "shrink": (self.rows,),
+        }  # fmt: skip
+        return [Buffer(name, shape, self.dtype, "local") for name, shape in shapes.items()]
 
     def over_rows(self, body: Stmt) -> Stmt:
         """For each token `i` of the block and each head `h` of the task; the row is `row`."""
@@ -190,12 +238,12 @@ class Ragged:
         at = now("first") + Var("i"), now("query_head") + Var("h")
 
         def value(d: Expr) -> Expr:
-            return mul(self.read.read(self.q, (*at, d)), self.number(self.scale))
+            return mul(self.as_float(Load(self.q, (*at, d), self.read.dtype(self.q))), self.number(self.scale))
 
         def to(d: Expr, x: Expr) -> Stmt:
             return store("qs", (self.row, d), x, "query")
 
-        row = seq(self.padded(self.depth, to), self.within("d", self.depth, value, to))
+        row = seq(self.padded(self.depth, to, self.dtype), self.within("d", self.depth, value, to))
         return self.over_rows(seq(row, self.rotated("qs", self.depth)))
 
     def rotated(self, buffer: str, size: int) -> Stmt:
@@ -211,7 +259,8 @@ class Ragged:
         top, total = self.number(float("-inf")), self.number(0.0)
         if self.sinks:
             sink = self.as_float(Load(self.sinks, (now("query_head") + Var("h"),), self.read.dtype(self.sinks)))
-            top, total = sink, self.number(1.0)  # type: ignore[assignment]
+            first = Op("cmpi.eq", (now("split"), index(0)), "i1")
+            top, total = select(first, sink, top), select(first, self.number(1.0), total)  # type: ignore[assignment]
         zero = self.vectors("e", self.widths, lambda e: store("o", (self.row, e), self.number(0.0), "o.begin"))
         return self.over_rows(
             seq(store("top", (self.row,), top, "top.begin"), store("total", (self.row,), total, "total.begin"), zero)
@@ -244,7 +293,8 @@ class Ragged:
         at = (now("page"), now("slot") + Var(f"{name}_n"), now("head"))
 
         def element(d: Expr) -> Expr:
-            return self.as_float(Load(pages, (*at, d), self.read.dtype(pages)))
+            x = Load(pages, (*at, d), self.read.dtype(pages))
+            return x if x.dtype == self.kept else self.as_float(x)
 
         def whole(d: Expr, number: Callable[[Expr], Expr]) -> Expr:
             byte = Op("extsi" if self.bits == 8 else "extui", (Load(pages, (*at, d), "i8"),), "i32")
@@ -254,7 +304,7 @@ class Ragged:
             part = Op("shrui", (byte, Const(4, "i32")), "i32") if high else Op("andi", (byte, Const(15, "i32")), "i32")
             return Op("subi", (part, Const(8, "i32")), "i32")
 
-        zeros = self.padded(size, to)
+        zeros = self.padded(size, to, self.kept)
         if not self.bits:
             return seq(zeros, self.within(f"{name}_d", size, element, to))
         scale = self.as_float(Load(scales, at, self.read.dtype(scales)))
@@ -311,6 +361,8 @@ class Ragged:
         sees: Expr = Op("cmpi.sle", (at, position), "i1")
         if self.window:
             sees = both(sees, Op("cmpi.slt", (position, at + self.window), "i1"))
+        if self.splits > 1:  # a vector may reach beyond the last key of a part
+            sees = both(sees, less(at, now("end")))
         return select(sees, score, self.number(float("-inf")))
 
     def softmax(self) -> Stmt:
@@ -384,12 +436,15 @@ class Ragged:
             tile(store("o", (row, e), acc, "o.keep")),
         )
         body = Alloc(Buffer("acc", (height, columns * w), self.dtype, "register"), body)
-        return For("rt", ceildiv(self.tokens_there * self.group, height), loop("ct", self.widths // columns, body))
+        return For("rt", ceildiv(self.rows_there, height), loop("ct", self.widths // columns, body))
 
     def results(self) -> Stmt:
         total = self.f("total", self.row)
         safe = select(Op("cmpf.oeq", (total, self.number(0.0)), "i1"), self.number(1.0), total)
         at = now("first") + Var("i"), now("query_head") + Var("h")
+
+        if self.partial:
+            at, safe = (*at, now("split"), index(0)), self.number(1.0)
 
         def written(e: Expr) -> Stmt:
             value = mul(self.f("o", self.row, e), now("inverse", self.dtype))
@@ -398,14 +453,16 @@ class Ragged:
         whole, rest = divmod(self.width, self.lanes)
         lane = Var("e_r")
         more = For("e_r", index(rest), written(lane + whole * self.lanes), "vector", self.lanes) if rest else None
-        body = seq(self.vectors("e", whole, written) if whole else None, more)
+        told = [store(to, at, self.f(x, self.row), x) for to, x in zip(self.partial, ("top", "total"), strict=False)]
+        body = seq(self.vectors("e", whole, written) if whole else None, more, *told)
         inverse = Op("divf", (self.number(self.shorter), safe), self.dtype)
         return self.over_rows(seq(self.rotated("o", self.width), let("inverse", inverse, body)))
 
 
 @direct("ragged_attention", writes_once=True, typical_sizes=True)
+@direct("ragged_attention_parts", typical_sizes=True)
 def build(kernel: Kernel, machine: Machine) -> Stmt:
-    """The loop nest of ``tw.ragged_attention``."""
+    """The loop nest of ``tw.ragged_attention``, or of parts of it."""
     made = Ragged(kernel, machine)
     return seq() if 0 in kernel.buffer(made.out).shape else made.build()
 
