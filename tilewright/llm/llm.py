@@ -84,11 +84,11 @@ class LLM:
         tokenizer = load_tokenizer(os.fspath(path), chat_template)
         if memory is not None:
             options["cache_tokens"] = _tokens_of(path, memory, options)
-        with _bar(os.path.basename(os.fspath(path)), show) as hook:
+        with loading_bar(os.path.basename(os.fspath(path)), show) as hook:
             runner = load_model(path, progress=hook, **options)
         extra: dict[str, Any] = dict(engine or {})
         if draft is not None:
-            with _bar(os.path.basename(os.fspath(draft)), show) as hook:
+            with loading_bar(os.path.basename(os.fspath(draft)), show) as hook:
                 small = load_model(draft, progress=hook, **options)
             if small.limits.vocabulary != runner.limits.vocabulary:
                 raise UsageError(f"the draft model {draft} has another vocabulary than {path}")
@@ -244,7 +244,7 @@ def _tokens_of(path: str | os.PathLike[str], memory: int, options: Mapping[str, 
 
 
 @contextmanager
-def _bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
+def loading_bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
     """A progress bar of loading on the terminal, where there is one."""
 
     if not (
@@ -258,7 +258,11 @@ def _bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=1.0)
-        yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        progress.allowed = False  # the compilation's own line
+        try:
+            yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        finally:
+            progress.allowed = True
 
 
-__all__ = ["LLM", "Completion"]
+__all__ = ["LLM", "Completion", "loading_bar"]
