@@ -97,6 +97,16 @@ def test_stop_strings_and_tokens():
         assert text == plain[: plain.index(chr(token))] and last.stop == token == tokens[-1]
 
 
+def test_special_tokens_are_in_the_text_where_asked_for():
+    runner, tokenizer = FakeRunner(), ByteTokenizer()
+    plain = runner.greedy([5, 6], 20)
+    tokenizer.special = frozenset(plain[4:5])
+    with Engine(runner, tokenizer) as engine:
+        for skip, want in ((False, plain), (True, [t for t in plain if t != plain[4]])):
+            sampling = Sampling(max_tokens=20, temperature=0, skip_special_tokens=skip)
+            assert joined(engine.submit(Request([5, 6], sampling)))[0] == bytes(want).decode()
+
+
 def test_no_part_of_a_stop_string_is_shown_and_characters_are_whole():
     text, data = Text(["xyz", "yy"]), "ä€😀 xyxy xyz".encode()
     pieces = [text.push(data[i : i + 1]) for i in range(len(data))]
