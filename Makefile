@@ -110,10 +110,11 @@ fuzz: $(VENV)/with-fuzz
 work: $(VENV)/with-dev
 	$(BIN)/python tests/fuzz/random_chains.py --count 500
 
-# random graphs with open dimensions, always the same ones, against ONNX Runtime
+# prefix reuse, drafts, preemption, cancellation in random order: tokens must be those of plain decoding
 llm-interleavings: $(VENV)/with-dev
 	$(BIN)/python tests/llm/interleavings.py 10000
 
+# random graphs with open dimensions, always the same ones, against ONNX Runtime
 open-dims: $(VENV)/with-fuzz
 	$(BIN)/python tests/fuzz/open_dimensions.py --count 300
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
-from tilewright.llm.engine.drafts import PromptLookup, SharedText, SuffixAutomaton
+from tilewright.llm.engine.drafts import DraftModel, PromptLookup, SharedText, SuffixAutomaton
 from tilewright.llm.engine.engine import Engine
 from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
@@ -95,6 +95,16 @@ def test_stop_strings_and_tokens():
         sampling = Sampling(max_tokens=20, temperature=0, stop_tokens=[token])
         text, tokens, last = joined(engine.submit(Request([5, 6], sampling)))
         assert text == plain[: plain.index(chr(token))] and last.stop == token == tokens[-1]
+
+
+def test_special_tokens_are_in_the_text_where_asked_for():
+    runner, tokenizer = FakeRunner(), ByteTokenizer()
+    plain = runner.greedy([5, 6], 20)
+    tokenizer.special = frozenset(plain[4:5])
+    with Engine(runner, tokenizer) as engine:
+        for skip, want in ((False, plain), (True, [t for t in plain if t != plain[4]])):
+            sampling = Sampling(max_tokens=20, temperature=0, skip_special_tokens=skip)
+            assert joined(engine.submit(Request([5, 6], sampling)))[0] == bytes(want).decode()
 
 
 def test_no_part_of_a_stop_string_is_shown_and_characters_are_whole():
@@ -269,6 +279,47 @@ def test_drafts_are_as_long_as_pays():
     for _ in range(600):
         rate.forget()
     assert rate() > 0.25  # tried again some day
+
+
+def test_a_draft_model_that_agrees_is_mostly_right_and_changes_nothing():
+    runner, small = FakeRunner(habit=0.5), FakeRunner(habit=0.5)  # the same model: every draft is right
+    other = FakeRunner(habit=0.5, seed=1)
+    sampling = [Sampling(max_tokens=40, temperature=t, seed=7, ignore_eos=True) for t in (0, 1.0)]
+    found = {}
+    for name, model in (("none", None), ("same", small), ("other", other)):
+        drafter = None if model is None else DraftModel(model)
+        with Engine(runner, ByteTokenizer(), lookup=False, drafter=drafter) as engine:
+            engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [min(n, 4) for _, n, _ in drafts]
+            tokens = [joined(s)[1] for s in [engine.submit(Request([1, 2, 3], s)) for s in sampling]]
+            metrics = engine.metrics()
+        found[name] = tokens, metrics["draft_tokens"], metrics["draft_tokens_accepted"]
+    assert found["none"][0] == found["same"][0] == found["other"][0]
+    assert found["same"][1] == found["same"][2] > 50 and 0 < found["other"][2] < found["other"][1]
+    with pytest.raises(UsageError, match="recurrent"):
+        DraftModel(FakeRunner(snapshots=3))
+
+
+def test_a_drafter_that_fails_is_left_out_and_one_for_hidden_states_gets_them():
+    seen = []
+
+    class Heads:
+        hidden = True
+
+        def propose(self, asked):
+            seen.extend(a.hidden for a in asked)
+            if len(seen) > 5:
+                raise RuntimeError("no more")
+            return [[97] * a.count for a in asked]
+
+        def forget(self, sequence):
+            pass
+
+    runner = FakeRunner()
+    with Engine(runner, ByteTokenizer(), lookup=False, drafter=Heads()) as engine:
+        engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [min(n, 2) for _, n, _ in drafts]
+        with pytest.warns(RuntimeWarning, match="no more"):
+            assert joined(engine.submit(Request([1], GREEDY)))[1] == runner.greedy([1], 20, {257})
+    assert seen[0] is None and all(h.shape[1] == 4 for h in seen[1:]) and engine.drafter is None
 
 
 def test_text_of_python():

@@ -66,6 +66,21 @@ def test_draws_are_distributed_as_they_should_be():
         assert np.sum((counts[p > 0] - want) ** 2 / want) < 25.7  # 5 degrees of freedom
 
 
+def test_draws_from_a_large_vocabulary():
+    """More candidates than race one by one: chi-squared of 4,000 draws over twelve parts of the vocabulary."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(1, 6000)).astype(np.float32)
+    p = np.exp(logits[0].astype(np.float64))
+    p /= p.sum()
+    rank = np.argsort(np.argsort(-logits[0]))
+    part = np.where(rank < 256, rank // 64, 4 + rank * 8 // 6000)
+    want, counts, s = 4000 * np.bincount(part, p, 12), np.zeros(12), sequence(Sampling())
+    for i in range(4000):
+        s.seed = i
+        counts[part[choose(logits, [LogitsRow(s, [])], [0])[0].token]] += 1
+    assert np.sum((counts - want) ** 2 / want) < 37.4  # 11 degrees of freedom, 99.99%
+
+
 def test_penalties_bias_and_mask():
     x = np.array([2.0, -2.0, 1.0, 0.5, 0.0], np.float32)
     penalties = Sampling(

@@ -72,7 +72,7 @@ class Engine:
         self._scheduler = Scheduler(self.cache, step_tokens or self.limits.tokens, self._moved)
         self._speculator = Speculator(lookup, shared_lookup, drafter, draft_tokens)
         self._grammars = Grammars(tokenizer, self.limits.vocabulary) if tokenizer is not None else None
-        self._silent: frozenset[int] = getattr(tokenizer, "special", frozenset())  # tokens without text
+        self._special: frozenset[int] = getattr(tokenizer, "special", frozenset())
         self._compilers = ThreadPoolExecutor(1, "tilewright-grammar")
         self._compiling = 0
         self._changed = threading.Condition()
@@ -432,7 +432,8 @@ class Engine:
         if token in s.stops:
             return ("stop", token), s.text.finish()
         text = ""
-        if self.tokenizer is not None and token < self.tokenizer.vocabulary and token not in self._silent:
+        silent = token in self._special and s.request.sampling.skip_special_tokens
+        if self.tokenizer is not None and token < self.tokenizer.vocabulary and not silent:
             text = s.text.push(self.tokenizer.token_bytes(token))
         if s.text.stopped is not None:
             return ("stop", s.text.stopped), text
