@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
-from tilewright.llm.engine.drafts import Lookup, SharedText, SuffixAutomaton
+from tilewright.llm.engine.drafts import PromptLookup, SharedText, SuffixAutomaton
 from tilewright.llm.engine.engine import Engine
-from tilewright.llm.engine.speculation import CostCurve, Rate, lengths
+from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
 from tilewright.llm.llm import LLM
 from tilewright.llm.request import Grammar, Request, Sampling
@@ -239,7 +239,7 @@ def test_drafts_come_from_what_was_there_before():
         assert i - length < 1 or longer not in str(tokens[: i - 1])  # none longer
     shared = SharedText(limit=50)
     shared.add([1, 2, 3, 4, 5])
-    lookup = Lookup([9, 2], shared)
+    lookup = PromptLookup([9, 2], shared)
     assert lookup.propose([9, 2, 3], 4) == ([4, 5], 2)
     shared.add(list(range(60)))  # begins anew
     assert lookup.propose([9, 2, 3, 7], 2) in (([8, 9], 1), ([], 0))
@@ -262,7 +262,7 @@ def test_drafts_are_as_long_as_pays():
     assert lengths(steep, 1, 1, [(0.95, 15, 0.0)], 15) == [0]
     assert lengths(flat, 1, 1, [(0.8, 15, 1.0)], 15) == [0]  # the drafter is as slow as the model
     assert lengths(curve((2, 10.0), (4, 10.5), (16, 90.0)), 2, 2, [(0.9, 9, 0.0), (0.3, 9, 0.0)], 14) == [2, 0]
-    rate = Rate()
+    rate = AcceptanceRate()
     for _ in range(100):
         rate.add(0, 1)
     assert rate() < 0.1
@@ -286,3 +286,41 @@ def test_text_of_python():
         runner.raises.add(runner.steps)
         with pytest.raises(TilewrightError, match="fails"):
             llm.generate("x", GREEDY)
+
+
+def simulated(habit, ms, most, sequences):
+    """Milliseconds of 300 tokens for each of some requests on a machine where a step of t tokens takes ms(t), give or
+    take a tenth."""
+    runner = FakeRunner(habit=habit, context=512, pages=400, page_length=16, tokens=64)
+    engine = Engine(runner, ByteTokenizer(), draft_tokens=most, start=False)
+    rng, spent, add = np.random.default_rng(0), [], engine._speculator.cost.add
+
+    def measured(tokens, _):
+        spent.append(ms(tokens) * rng.uniform(0.95, 1.15))
+        add(tokens, spent[-1])
+
+    engine._speculator.cost.add = measured
+    sampling = Sampling(max_tokens=300, temperature=0, ignore_eos=True)
+    streams = [engine.submit(Request([i, 1, 2, 3], sampling)) for i in range(sequences)]
+    while engine._inbox or engine._busy():
+        engine._iterate(wait=False)
+    assert engine.metrics()["generated_tokens"] == 300 * len(streams)
+    engine.close()
+    return sum(spent)
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_speculation_pays_or_is_left_out(sequences):
+    """Text that repeats itself: at least 1.8 times as fast where four rows cost 1.3 times one. Text that does not, and
+    machines on which rows cost what they bring: never below 0.97."""
+    curves = {
+        "memory": lambda t: 10 * (1 + 0.1 * (t - 1)) if t <= 16 else 40 + t,
+        "compute": lambda t: 10 * t if t <= 16 else 160 + t,
+        "steps": lambda t: 10.0 * -(-t // 4) if t <= 16 else 50 + t,
+    }
+    for name, ms in curves.items():
+        plain = [simulated(habit, ms, 0, sequences) for habit in (0, 0.8, 2)]
+        random, mixed, repeated = [p / simulated(h, ms, 15, sequences) for h, p in zip((0, 0.8, 2), plain, strict=True)]
+        assert min(random, mixed, repeated) > 0.97, (name, random, mixed, repeated)
+        if name == "memory" and sequences == 1:
+            assert repeated > 1.8

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class LLM:
 
         if context is not None:
             options["context"] = context
-        tokenizer = load_tokenizer(path, chat_template)
+        tokenizer = load_tokenizer(os.fspath(path), chat_template)
         if memory is not None:
             options["cache_tokens"] = _tokens_of(path, memory, options)
         with loading_bar(os.path.basename(os.fspath(path)), show) as hook:
@@ -107,7 +107,7 @@ class LLM:
         self.engine = Engine(runner, tokenizer, **options)
 
     @overload
-    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...
+    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling | Sequence[Sampling] = DEFAULT
@@ -143,9 +143,10 @@ class LLM:
         """Pieces of a text or, for messages, of the next message, as they come: ``for piece in ...`` or ``async for``.
         Letting go of the stream cancels it."""
         if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
-            tokens = self._chat_tokens(prompt, template.pop("tools", None), template)  # type: ignore[arg-type]
+            messages = cast(Sequence[Message], prompt)
+            tokens: Sequence[int] = self._chat_tokens(messages, template.pop("tools", None), template)
         else:
-            tokens = self._tokens(prompt)  # type: ignore[arg-type]
+            tokens = self._tokens(cast(Prompt, prompt))
         return self.engine.submit(Request(tokens, sampling, priority))
 
     def embed(self, texts: str | Sequence[Prompt]) -> np.ndarray:
@@ -167,8 +168,8 @@ class LLM:
         self.engine.close()
         drafter = self.engine.drafter
         for runner in (self.runner, getattr(drafter, "runner", None)):
-            if hasattr(runner, "close"):
-                runner.close()
+            if (end := getattr(runner, "close", None)) is not None:
+                end()
 
     def __enter__(self) -> LLM:
         return self

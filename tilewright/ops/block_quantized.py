@@ -139,18 +139,13 @@ def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offs
     n, blocks, words = w.shape
     block = words * 32 // bits
     d = [b.dim(i) for i in range(4)]
-    groups = block // 16  # of numbers that share the same bits of a word, at most, and then of its bytes
-    out = b.empty(Type((n, blocks, groups, 16), "f32"))
-    given = [x for x in (zero, scale, inner, minimum, inner_minimum) if x is not None]
+    out = b.empty(Type((n, blocks, block // 16, 16), "f32"))
 
-    def maps(x):
-        return (x, [d[0], d[1] // (blocks // x.shape[1])] if x.shape[1] != blocks else d[:2])
+    def body(_):
+        def of_block(x):
+            at = b.index(1) if x.shape[1] == blocks else b.index(1) // (blocks // x.shape[1])
+            return b.cast(b.load(x, [b.index(0), at]), "f32")
 
-    def body(*values):
-        left = list(values[:-1])
-        zeros, outer, fine, least, fine_least = (
-            None if x is None else b.cast(left.pop(0), "f32") for x in (zero, scale, inner, minimum, inner_minimum)
-        )
         place = b.cast(b.index(2), "i32") * 16 + b.cast(b.index(3), "i32")
         number, first, shift = None, 0, 0
         for plane in planes(bits):
@@ -166,11 +161,14 @@ def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offs
             for i, value in enumerate(table[:-1]):
                 made = b.select(number.eq(i), float(value), made)
         else:
-            made = b.cast(number, "f32") - (float(centre(offset, bits)) if zeros is None else zeros)
-        made = made * (outer if fine is None else outer * fine)
-        return made if least is None else made - (least if fine_least is None else least * fine_least)
+            made = b.cast(number, "f32") - (float(centre(offset, bits)) if zero is None else of_block(zero))
+        made = made * (of_block(scale) if inner is None else of_block(scale) * of_block(inner))
+        if minimum is None:
+            return made
+        least = of_block(minimum)
+        return made - (least if inner_minimum is None else least * of_block(inner_minimum))
 
-    (made,) = b.generic([maps(x) for x in given], [(out, d)], "pppp", body)
+    (made,) = b.generic([], [(out, d)], "pppp", body)
     return b.reshape(made, (n, blocks * block))
 
 

@@ -56,14 +56,20 @@ def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], p
     parts = []
     for w in weights if joined is None else [joined]:
         if rounded and (w.zero is None or w.zero.dtype == np.uint8):
-            block = w.block if w.shape[1] % X_BLOCK else max(w.block, X_BLOCK)
-            rows = make("quantize_blocks", x, block=block, part=w.block)
+            rows = byte_rows(make, x, w)
             parts.append(
                 make("integer_block_matmul", *rows, *block_operands(make, w, place), **w.attributes, place=place)
             )
         else:
             parts.append(make("block_matmul", x, *block_operands(make, w, place), **w.attributes, place=place))
     return parts[0] if len(parts) == 1 else make("concat", *parts, axis=1)
+
+
+def byte_rows(make: Maker, x: ir.Value, weights: BlockWeights) -> list[ir.Value]:
+    """x rounded to 8 bits by blocks, as `IntegerBlockMatmul` takes it with these weights."""
+    block = weights.block if weights.shape[1] % X_BLOCK else max(weights.block, X_BLOCK)
+    rows: list[ir.Value] = make("quantize_blocks", x, block=block, part=weights.block)
+    return rows
 
 
 def block_operands(make: Maker, weights: BlockWeights, name: str) -> list[ir.Value | None]:
@@ -99,4 +105,4 @@ def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int) -> ir.Va
     return out if count == rows else make("split", out, sizes=(rows, count - rows), axis=1)[0]
 
 
-__all__ = ["linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]
+__all__ = ["block_operands", "byte_rows", "linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]

@@ -27,8 +27,8 @@ from .block_weights import Weights
 from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
-#: rows up to which numbers are used as they are unpacked in registers, by tiles
-DIRECT = 16
+#: rows up to which bytes are unpacked again for each tile
+BYTE_ROWS = 16
 #: vectors of a tile of columns
 VECTORS = 2
 #: the part of the first cache that unpacked numbers may take
@@ -74,6 +74,11 @@ class Product:
         """Rows that share what is unpacked in registers."""
         return 4 if self.machine.many_registers else 3
 
+    @property
+    def few_rows(self) -> int:
+        """Rows up to which numbers are used as they are unpacked, by tiles."""
+        raise NotImplementedError
+
     # ---- places ----
 
     @property
@@ -112,10 +117,10 @@ class Product:
 
     def build(self) -> Direct:
         few = self.in_tiles(self.few_high(), "f", self.few)
-        if lowest(self.rows) > DIRECT:
+        if lowest(self.rows) > self.few_rows:
             made = self.many()
-        elif highest(self.rows) > DIRECT:
-            made = If(_below(self.rows, DIRECT + 1), few, self.many())
+        elif highest(self.rows) > self.few_rows:
+            made = If(_below(self.rows, self.few_rows + 1), few, self.many())
         else:
             made = few
         nest = self.prepared(loop("nt", -(-self.tiles // self.vectors), made, "thread"))
@@ -231,6 +236,14 @@ class FloatProduct(Product):
         room = (self.machine.vector_registers - 1) // self.vectors - 1
         return max(min(room, self.machine.aligned_rows), 1)
 
+    def few_high(self) -> int:
+        """Unpacking takes as long as the products of four rows. Each number of rows that may be there has its code."""
+        return super().few_high() if is_open(self.rows) else 2 * super().few_high()
+
+    @property
+    def few_rows(self) -> int:
+        return self.few_high()
+
     def scaled(self, tag: str, b: Expr, body: Callable[[Callable[[Expr, int], Expr]], Stmt]) -> Stmt:
         """`body` with a function that gives a number of block b as a weight: ``raised * scale + least``."""
         w = self.weights
@@ -303,6 +316,10 @@ class ByteProduct(Product):
 
     def high(self) -> int:
         return self.few_high()
+
+    @property
+    def few_rows(self) -> int:
+        return BYTE_ROWS
 
     @property
     def span(self) -> int:
