@@ -12,8 +12,10 @@ from tilewright.llm.checkpoint import Checkpoint, FolderSource
 from tilewright.llm.layers.rope import frequencies
 from tilewright.llm.program import CompiledRunner, Plan, compilations, compile_model, load_model
 from tilewright.llm.settings import Settings
+from tilewright.schedule.machine import lanes
 from tilewright.support.errors import InputError, ModelError, PackageError, UnsupportedError, UsageError
 from tilewright.support.options import Options
+from tilewright.targets.base import find
 
 CONFIG = {
     "model_type": "llama",
@@ -89,7 +91,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runner(folder):
-    return load_model(folder, threads=1, cache_dtype="f32", cache=False, **LIMITS)
+    return load_model(folder, threads=1, cache_dtype="f32", precision="f32", cache=False, **LIMITS)
 
 
 def large_constants(runner, entry):
@@ -101,7 +103,9 @@ def test_weights_are_there_once_as_the_checkpoint_has_them(folder, runner):
     """Both entries, and the embedding that is the head too; what is more are norms in f32 and steps of the look-up."""
     own = sum(a.nbytes for a in Checkpoint(folder).tensors.values())
     weights = runner.executable.facts()["memory"]["weights"]
-    assert own < weights < own + 5 * 64 * 2 + 64 * 4 + 256
+    wide = lanes(find("cpu").describe(), "f32") == 16  # a tile of the embedding is one of the product
+    copy = 0 if wide else 128 * 64 * 2
+    assert own < weights < own + copy + 5 * 64 * 2 + 64 * 4 + 256
     assert large_constants(runner, "decode") == large_constants(runner, "prefill")
     entries = runner.executable.entries
     assert {a.dtype.name for a in entries["decode"].package.constants if a.size > 64} == {"bfloat16"}
@@ -110,7 +114,12 @@ def test_weights_are_there_once_as_the_checkpoint_has_them(folder, runner):
 def test_a_second_start_loads_what_the_first_has_compiled(folder, runner, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     stages = []
-    how = {"threads": 1, "cache_dtype": "f32", "progress": lambda stage, part: stages.append(part)} | LIMITS
+    how = {
+        "threads": 1,
+        "cache_dtype": "f32",
+        "precision": "f32",
+        "progress": lambda stage, part: stages.append(part),
+    } | LIMITS
     first = load_model(folder, **how)
     begun = compilations()
     assert stages == sorted(stages) and stages[-1] == 1 and begun
@@ -174,14 +183,15 @@ def test_steps_that_lead_outside_are_refused(runner, changes, message):
         runner.step(replace(batch([1, 2], table=(3,)), **changes))
 
 
-def test_activations_in_bf16(folder):
+def test_activations_in_bf16(folder, runner):
     plan = Plan(pages=32, precision="bf16", dtype="bf16", **LIMITS)
-    runner = compile_model(*FolderSource(folder).read(), plan, Options.of(threads=1))
-    assert large_constants(runner, "decode") == large_constants(runner, "prefill")
-    plain = load_model(folder, threads=1, cache=False, cache_dtype="f32", **LIMITS)
+    narrow = compile_model(*FolderSource(folder).read(), plan, Options.of(threads=1))
+    assert large_constants(narrow, "decode") == large_constants(narrow, "prefill")
+    same = narrow.executable.facts()["memory"]["weights"] - runner.executable.facts()["memory"]["weights"]
+    assert abs(same) < 256
     for tokens in ([5, 6, 7], list(range(20))):
-        expected = plain.step(batch(tokens)).logits
-        assert np.abs(runner.step(batch(tokens)).logits - expected).max() < 0.03 * np.abs(expected).max()
+        expected = runner.step(batch(tokens)).logits
+        assert np.abs(narrow.step(batch(tokens)).logits - expected).max() < 0.03 * np.abs(expected).max()
 
 
 def without(*names):

@@ -94,7 +94,9 @@ class Graph:
 
     # ---- constants ----
 
-    def constant(self, array: np.ndarray, hint: str = "c", location: ir.Location | None = None) -> ir.Value:
+    def constant(
+        self, array: np.ndarray | np.generic, hint: str = "c", location: ir.Location | None = None
+    ) -> ir.Value:
         """Append a `tw.constant` holding `array` at the current insertion point."""
         array = np.asarray(array)
         return self.constant_like(

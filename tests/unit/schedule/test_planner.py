@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.machines import AVX512F, MACHINES
 from support.products import convolution, product
 
+import tilewright as tw
+from tilewright.ir.graph_builder import Maker
+from tilewright.ir.types import Type
 from tilewright.lang import te
 from tilewright.schedule.facts import kernel_facts
-from tilewright.schedule.machine import Machine
+from tilewright.schedule.machine import Machine, lanes
 from tilewright.schedule.planner.candidates import best, best_tile, candidates
 from tilewright.schedule.planner.choose import choose
 from tilewright.schedule.planner.cycles import cycles
@@ -130,3 +134,21 @@ def test_a_tile_of_one_number_where_there_are_no_vectors():
     assert isinstance(target, Machine) and target.vector_bytes == 4
     found = Space(product(3, 16, 7), target).realize({"tile": (1, 1, 1), "rows_inside": False})
     assert found is not None and found.decisions["tile"] == (1, 1, 1)
+
+
+def test_weights_stacked_in_tiles_are_read_as_they_lie():
+    """They have a matrix for each step of a loop that rows do not follow: what is ahead in one is not in the next, and
+    packing in tiles as wide as theirs would be a copy of the same."""
+    weights = np.random.default_rng(0).standard_normal((96, 576, 64)).astype(np.float32)
+    make = Maker([("x", Type((None, 576), "f32"))])
+    product = make("einsum", make.inputs[0], make.constant(weights, "w"), equation="mk,akb->mab")
+    graph = make.finish([("y", product)])
+    how = {"inputs": {"x": (tw.Dim("rows", 1, 16), 576)}, "threads": 1}
+    (trace,) = tw.compile(graph, stop_after="schedule", **how).traces().values()
+    assert "prefetch" not in trace
+    run = tw.compile(graph, **how)
+    (packed,) = run.package.constants
+    if lanes(find("cpu").describe(), "f32") == 16:
+        assert packed.shape == weights.shape
+    x = np.random.default_rng(1).standard_normal((5, 576)).astype(np.float32)
+    np.testing.assert_allclose(run(x)[0], np.einsum("mk,akb->mab", x, weights), atol=1e-3)

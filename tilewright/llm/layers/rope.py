@@ -53,7 +53,7 @@ def _yarn(rope: Rope, scaling: Scaling, waves: np.ndarray, context: int) -> np.n
 
 
 def _longrope(rope: Rope, scaling: Scaling, waves: np.ndarray, context: int) -> np.ndarray:
-    return 1 / (np.float32(scaling.long if context > scaling.original else scaling.short) * waves)
+    return 1 / (np.array(scaling.long if context > scaling.original else scaling.short, np.float32) * waves)
 
 
 _SCALED = {"linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
