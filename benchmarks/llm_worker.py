@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     a.add_argument("--tokens", type=int, default=64)
     a.add_argument("--reps", type=int, default=3)
     a.add_argument("--seconds", type=float, default=45, help="no further repetition begins after this many")
-    a.add_argument("--precision", default="f32")
+    a.add_argument("--precision", default="auto")
     a.add_argument("--cache-dtype", default="bf16")
     a.add_argument("--rows", type=lambda text: [int(n) for n in text.split(",")], default=[])
     a.add_argument("--first", action="store_true")

@@ -85,6 +85,15 @@ CASES = {
         "DeepseekV3",
         LATENT | {"q_lora_rank": 20, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid",
+        SIZES | {
+            "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
+            "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8,
+            "mamba_n_groups": 2, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
     "nemotron_h": (
         "NemotronH",
         SIZES | {
