@@ -158,9 +158,9 @@ def floats(q, k, v, k_scales, v_scales, width: int) -> tuple[np.ndarray, np.ndar
     """Keys and values as they were before they were rotated and cut to few bits."""
     if k_scales is not None:
         dtype = np.float64 if q.dtype == np.float64 else np.float32
-        deep = None if v is None else v.shape[3] * q.shape[2] // k.shape[3]
+        if v is not None:
+            v = rotated(unquantized(v, v_scales, v.shape[3] * q.shape[2] // k.shape[3]).astype(dtype))
         k = rotated(unquantized(k, k_scales, q.shape[2]).astype(dtype))
-        v = v if v is None else rotated(unquantized(v, v_scales, deep).astype(dtype))
     return k, k[..., :width] if v is None else v
 
 

@@ -43,7 +43,7 @@ class WritePages(Operator):
 
     @staticmethod
     def decompose(b, pages, rows, slots):
-        count, length, tokens = *pages.shape[:2], rows.shape[0]
+        (count, length), tokens = pages.shape[:2], rows.shape[0]
         hits = b.compute(
             pages.type.with_shape((count, length, tokens)).with_dtype("i32"),
             lambda p, j, t: b.select(b.cast(b.load(slots, [t]), "index").eq(p * length + j), b.cast(t + 1, "i32"), 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...ir.types import Type, numpy_dtype, type_of
 from ...ops.block_weights import BlockWeights
@@ -40,7 +40,7 @@ def write(at: Scope, name: str, rows: ir.Value) -> None:
         at.set_state(state_name, value)
 
 
-def attend(at: Scope, q: ir.Value, sinks: ir.Value | None = None, *, width: int = 0, **attributes: float) -> ir.Value:
+def attend(at: Scope, q: ir.Value, sinks: ir.Value | None = None, *, width: int = 0, **attributes: Any) -> ir.Value:
     """Attention of q [T, heads, depth] to the pages ``k`` and ``v``; with `width` the values are the first numbers of
     the keys. f32 [T, heads, ...]; products are of bf16 where those with weights round as much and the cache is bf16.
     """

@@ -49,9 +49,7 @@ class LatentAttention:
     def states(self, pool: Pool) -> dict[str, Type]:
         depth = self.rank + self.rope.dim
         if pool.dtype in cache.BITS and self.rank % rotation(depth):
-            raise UnsupportedError(
-                f"latent vectors of {self.rank} + {self.rope.dim} numbers have no {pool.dtype} cache"
-            )
+            raise UnsupportedError(f"vectors of {self.rank} + {self.rope.dim} numbers have no {pool.dtype} cache")
         return cache.pages(pool, 1, "k", depth)
 
     def build(self, at: Scope, x: ir.Value) -> ir.Value:

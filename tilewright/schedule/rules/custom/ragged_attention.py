@@ -441,7 +441,7 @@ class Ragged:
     def results(self) -> Stmt:
         total = self.f("total", self.row)
         safe = select(Op("cmpf.oeq", (total, self.number(0.0)), "i1"), self.number(1.0), total)
-        at = now("first") + Var("i"), now("query_head") + Var("h")
+        at: tuple[Expr, ...] = (now("first") + Var("i"), now("query_head") + Var("h"))
 
         if self.partial:
             at, safe = (*at, now("split"), index(0)), self.number(1.0)

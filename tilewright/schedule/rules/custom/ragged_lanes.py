@@ -123,7 +123,21 @@ class Lanes(Ragged):
 
     def softmax(self) -> Stmt:
         infinity, zero = self.number(float("-inf")), self.number(0.0)
-        best, last, sums = (lambda i, n=n: self.f(n, i) for n in ("best", "last", "sum"))
+
+        def best(i: Expr) -> Expr:
+            return self.f("best", i)
+
+        def last(i: Expr) -> Expr:
+            return self.f("last", i)
+
+        def sums(i: Expr) -> Expr:
+            return self.f("sum", i)
+
+        def finite(i: Expr) -> Expr:
+            return select(Op("cmpf.oeq", (best(i), infinity), "i1"), zero, best(i))
+
+        def total(i: Expr) -> Expr:
+            return add(mul(self.f("total", i), self.f("shrink", i)), sums(i))
 
         def shifted(x: Expr, i: Expr) -> Expr:
             return Op("exp", (Op("subf", (x, best(i)), self.dtype),), self.dtype)
@@ -142,8 +156,6 @@ class Lanes(Ragged):
             return seq(Store(tuple(halves), "weight"), store("sum", (i,), add(sums(i), add(e, odd)), "sum"))
 
         count = ceildiv(self.keys_there, 2) * 2 if self.paired else self.keys_there
-        finite = lambda i: select(Op("cmpf.oeq", (best(i), infinity), "i1"), zero, best(i))  # noqa: E731
-        total = lambda i: add(mul(self.f("total", i), self.f("shrink", i)), sums(i))  # noqa: E731
         body = seq(
             self.over_lanes(lambda i: store("last", (i,), self.f("top", i), "last")),
             self.over_lanes(lambda i: store("best", (i,), last(i), "best")),
