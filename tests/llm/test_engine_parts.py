@@ -226,6 +226,20 @@ def test_cancelling_letting_go_and_closing():
         engine.submit(Request([1]))
 
 
+def test_closing_does_not_wait_for_ever():
+    runner, begun, go = FakeRunner(), threading.Event(), threading.Event()
+    step = runner.step
+    runner.step = lambda batch: (begun.set(), go.wait(10), step(batch))[2]
+    engine = Engine(runner, ByteTokenizer())
+    stream = engine.submit(Request([1], GREEDY))
+    assert begun.wait(10)
+    with pytest.raises(TilewrightError, match="did not end"):
+        engine.close(timeout=0.05)
+    go.set()
+    assert joined(stream)[2].finish_reason == "cancelled"
+    engine.close()
+
+
 def test_a_fault_of_the_engine_leaves_nobody_waiting(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     engine = Engine(FakeRunner(), ByteTokenizer())
