@@ -10,6 +10,7 @@ from llm.fake_runner import ByteTokenizer, FakeRunner
 
 from tilewright.llm.engine.drafts import DraftModel, PromptLookup, SharedText, SuffixAutomaton
 from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.grammar import Grammars
 from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
 from tilewright.llm.llm import LLM
@@ -66,6 +67,16 @@ def test_texts_follow_their_grammar_and_drafts_do_not_matter(kind, text, right):
                 texts.append(found)
             assert free(engine)
     assert texts[:2] == texts[2:]
+
+
+def test_json_has_no_endless_space():
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    grammars = Grammars(ByteTokenizer(), 258)
+    for grammar in (Grammar("json_object"), Grammar("json_schema", '{"type": "object"}')):
+        for text, more in ((b"{\n", True), (b"{\n  ", True), (b"{\n\n", False), (b"{ ", True), (b"{  ", False)):
+            assert (grammars.compile(grammar).allowed(text) == len(text)) == more
+        text = json.dumps({"a": [1, {"b": None}]}, indent=4).encode()
+        assert grammars.compile(grammar).allowed(text) == len(text)
 
 
 def test_a_bad_grammar_ends_its_request_only():
