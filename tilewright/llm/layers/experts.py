@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -163,7 +163,9 @@ def stacked(parts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 def nothing(like: BlockWeights, rows: int) -> BlockWeights:
     """So many rows of zeros, of the form of other weights."""
     names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
-    zeros = {n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None}
+    zeros: dict[str, Any] = {
+        n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None
+    }
     return replace(like, **zeros)
 
 
