@@ -95,6 +95,10 @@ def run(seed: int, hybrid: bool) -> dict[str, float]:
             rng.choice(open_requests)[1].cancel()
         if rng.random() < 0.05 and engine._scheduler.running:
             engine._scheduler.preempt(rng.choice(engine._scheduler.running), {})
+        if rng.random() < 0.1 and engine._scheduler.waiting:  # begun, and at once without room again
+            engine._scheduler._admit()
+            if engine._scheduler.running:
+                engine._scheduler.preempt(engine._scheduler.running[-1], {})
         if failing and rng.random() < 0.05:
             runner.raises.add(runner.steps)
         if rng.random() < 0.01:

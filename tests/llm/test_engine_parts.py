@@ -10,6 +10,7 @@ from llm.fake_runner import ByteTokenizer, FakeRunner
 
 from tilewright.llm.engine.drafts import DraftModel, PromptLookup, SharedText, SuffixAutomaton
 from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.grammar import Grammars
 from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
 from tilewright.llm.llm import LLM
@@ -66,6 +67,16 @@ def test_texts_follow_their_grammar_and_drafts_do_not_matter(kind, text, right):
                 texts.append(found)
             assert free(engine)
     assert texts[:2] == texts[2:]
+
+
+def test_json_has_no_endless_space():
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    grammars = Grammars(ByteTokenizer(), 258)
+    for grammar in (Grammar("json_object"), Grammar("json_schema", '{"type": "object"}')):
+        for text, more in ((b"{\n", True), (b"{\n  ", True), (b"{\n\n", False), (b"{ ", True), (b"{  ", False)):
+            assert (grammars.compile(grammar).allowed(text) == len(text)) == more
+        text = json.dumps({"a": [1, {"b": None}]}, indent=4).encode()
+        assert grammars.compile(grammar).allowed(text) == len(text)
 
 
 def test_a_bad_grammar_ends_its_request_only():
@@ -224,6 +235,20 @@ def test_cancelling_letting_go_and_closing():
     assert not engine._thread.is_alive()
     with pytest.raises(UsageError, match="closed"):
         engine.submit(Request([1]))
+
+
+def test_closing_does_not_wait_for_ever():
+    runner, begun, go = FakeRunner(), threading.Event(), threading.Event()
+    step = runner.step
+    runner.step = lambda batch: (begun.set(), go.wait(10), step(batch))[2]
+    engine = Engine(runner, ByteTokenizer())
+    stream = engine.submit(Request([1], GREEDY))
+    assert begun.wait(10)
+    with pytest.raises(TilewrightError, match="did not end"):
+        engine.close(timeout=0.05)
+    go.set()
+    assert joined(stream)[2].finish_reason == "cancelled"
+    engine.close()
 
 
 def test_a_fault_of_the_engine_leaves_nobody_waiting(monkeypatch):

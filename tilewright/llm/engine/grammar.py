@@ -27,6 +27,10 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 
+#: between the parts of JSON: a space, or a line's end and what it is indented by. A model that does not know that it is
+#: to write JSON would write spaces for ever
+_JSON = {"whitespace_pattern": r"\x20|\r?\n[\x20\x09]{0,64}"}
+
 
 class GrammarError(UsageError):
     """A grammar that cannot be compiled, or that exceeds its limits."""
@@ -144,8 +148,8 @@ def _choice(matcher: Any, text: str) -> str:
 
 
 _FORMS: dict[str, Callable[[Any, str], str]] = {
-    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(text),
-    "json_object": lambda matcher, text: matcher.grammar_from_json_schema('{"type": "object"}'),
+    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(text, defaults=_JSON),
+    "json_object": lambda matcher, text: matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON),
     "regex": lambda matcher, text: matcher.grammar_from_regex(text),
     "lark": lambda matcher, text: matcher.grammar_from_lark(text),
     "choice": _choice,
