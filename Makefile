@@ -13,6 +13,7 @@
 #   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
 #   make rtl-fpga  that RTL at 4x4 placed and routed for an ECP5 (needs yosys)
 #   make docs      the site of the documentation, into out/site
+#   make llm-interleavings   10,000 random interleavings of the engine of language models
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), CONSTRAINTS (a file with the builds to install), PYTEST_ARGS,
 # BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS, HARD_ARGS.
@@ -40,7 +41,7 @@ TEST_ENV := TILEWRIGHT_CACHE=$(TEST_CACHE) TILEWRIGHT_JOBS=1 OMP_NUM_THREADS=1
 # hundreds of processes of the tests import the package: its modules are compiled to bytecode once
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open hard-numbers work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
+.PHONY: llm-interleavings demo test test-all test-models test-boards lint format docs conformance conformance-open conformance-opencl conformance-vulkan mutations fuzz fuzz-open hard-numbers work open-dims rtl-test rtl-fpga bench bench-gpu models wheel clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/with-demo
@@ -108,6 +109,10 @@ fuzz: $(VENV)/with-fuzz
 # random chains of operators, always the same ones: what their kernels execute beside what was asked
 work: $(VENV)/with-dev
 	$(BIN)/python tests/fuzz/random_chains.py --count 500
+
+# prefix reuse, drafts, preemption, cancellation in random order: tokens must be those of plain decoding
+llm-interleavings: $(VENV)/with-dev
+	$(BIN)/python tests/llm/interleavings.py 10000
 
 # random graphs with open dimensions, always the same ones, against ONNX Runtime
 open-dims: $(VENV)/with-fuzz

@@ -17,7 +17,7 @@ from llm.fake_runner import ByteTokenizer, FakeRunner
 
 from tilewright.llm.engine.drafts import DraftModel
 from tilewright.llm.engine.engine import Engine
-from tilewright.llm.engine.sampler import Row, choose
+from tilewright.llm.engine.sampler import LogitsRow, choose
 from tilewright.llm.engine.sequence import Sequence
 from tilewright.llm.request import Request, Sampling
 
@@ -26,7 +26,7 @@ def alone(runner: FakeRunner, request: Request, eos: frozenset[int]) -> list[int
     """Plain decoding: the whole text through the model for each token, no cache."""
     s = Sequence(request, (0.0, 0), request.sampling.max_tokens or 1, eos, request.sampling.seed or 0, 0.0)
     while s.generated < s.limit:
-        token = choose(runner.logits(s.tokens)[None], [Row(s, [])], [0])[0].token
+        token = choose(runner.logits(s.tokens)[None], [LogitsRow(s, [])], [0])[0].token
         s.tokens.append(token)
         s.counts[token] = s.counts.get(token, 0) + 1
         if token in eos:

@@ -85,6 +85,15 @@ CASES = {
         "DeepseekV3",
         LATENT | {"q_lora_rank": 20, "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid",
+        SIZES | {
+            "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
+            "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8,
+            "mamba_n_groups": 2, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
     "nemotron_h": (
         "NemotronH",
         SIZES | {
@@ -121,7 +130,7 @@ def saved(case, folder):
 
 
 def compiled(folder, **more) -> CompiledRunner:
-    plan = Plan(context=CONTEXT, sequences=2, tokens=64, page_length=PAGE, pages=PAGES, dtype="f32", **more)
+    plan = Plan(CONTEXT, sequences=2, tokens=64, page_length=PAGE, pages=PAGES, **{"dtype": "f32"} | more)
     return compile_model(*FolderSource(folder).read(), plan, Options.of(threads=1))
 
 
@@ -191,3 +200,17 @@ def test_logits_equal_those_of_hugging_face(case, tmp_path):
         assert greedy.tolist() == text[len(prompts[b]) :]
         assert expected.std() > 0.05
     assert compilations() == begun
+
+
+def test_smaller_caches(tmp_path):
+    """The error of logits relative to those with a cache of f32, of a prompt and of a step after it, and the sizes."""
+    saved("llama", tmp_path)
+    prompt, found, sizes = np.random.default_rng(0).integers(1, 99, 40).tolist(), {}, {}
+    for dtype in ("f32", "bf16", "int8", "int4"):
+        runner = compiled(tmp_path, dtype=dtype)
+        sequences = Sequences(runner, 1)
+        found[dtype] = np.concatenate([sequences.step({0: part})[0] for part in (prompt[:33], prompt[33:])])
+        sizes[dtype] = sum(a.nbytes for a in runner.executable.states.values())
+    for dtype, most, size in (("bf16", 0.01, 0.5), ("int8", 0.02, 0.375), ("int4", 0.2, 0.25)):
+        difference = np.sqrt(np.mean((found[dtype] - found["f32"]) ** 2) / np.mean(found["f32"] ** 2))
+        assert 0 < difference < most and sizes[dtype] == size * sizes["f32"]

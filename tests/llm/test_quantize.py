@@ -94,8 +94,11 @@ def test_a_quantized_folder(tmp_path):
         ]  # fmt: skip
         found, weights = FolderSource(tmp_path / method).read()
         assert found == FolderSource(source).read()[0]
-        assert sum(isinstance(w, BlockWeights) for w in weights.values()) == 15
-        assert weights["head.weight"].bits == 8 and weights["layers.1.mlp.up.weight"].bits == 4
+        assert sum(isinstance(w, BlockWeights) for w in weights.values()) == 16
+        assert (
+            weights["head.weight"].bits == weights["embedding.weight"].bits == 8
+            and weights["layers.1.mlp.up.weight"].bits == 4
+        )
         floats = {n: w.dequantized() if isinstance(w, BlockWeights) else w for n, w in weights.items()}
         plan = Plan(context=64, sequences=1, tokens=64, page_length=folders.PAGE, pages=folders.PAGES, dtype="f32")
         runner = compile_model(found, floats, plan, Options.of(threads=1))

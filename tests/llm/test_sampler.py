@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tilewright.llm.engine.sampler import Row, changed, choose, threshold, token_logprob, top_values
+from tilewright.llm.engine.sampler import LogitsRow, changed, choose, threshold, token_logprob, top_values
 from tilewright.llm.engine.sequence import Sequence
 from tilewright.llm.request import Request, Sampling
 
@@ -60,10 +60,25 @@ def test_draws_are_distributed_as_they_should_be():
                 s.seed = i
             else:
                 s.tokens.append(0)
-            counts[choose(logits, [Row(s, [])], [0])[0].token] += 1
+            counts[choose(logits, [LogitsRow(s, [])], [0])[0].token] += 1
         assert not counts[p == 0].any()
         want = 10000 * p[p > 0]
         assert np.sum((counts[p > 0] - want) ** 2 / want) < 25.7  # 5 degrees of freedom
+
+
+def test_draws_from_a_large_vocabulary():
+    """More candidates than race one by one: chi-squared of 4,000 draws over twelve parts of the vocabulary."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(1, 6000)).astype(np.float32)
+    p = np.exp(logits[0].astype(np.float64))
+    p /= p.sum()
+    rank = np.argsort(np.argsort(-logits[0]))
+    part = np.where(rank < 256, rank // 64, 4 + rank * 8 // 6000)
+    want, counts, s = 4000 * np.bincount(part, p, 12), np.zeros(12), sequence(Sampling())
+    for i in range(4000):
+        s.seed = i
+        counts[part[choose(logits, [LogitsRow(s, [])], [0])[0].token]] += 1
+    assert np.sum((counts - want) ** 2 / want) < 37.4  # 11 degrees of freedom, 99.99%
 
 
 def test_penalties_bias_and_mask():
@@ -74,13 +89,13 @@ def test_penalties_bias_and_mask():
     s = sequence(penalties, prompt=[0, 1])
     s.counts = {2: 1}
     # 0: in the prompt; 1: too; 2: once in the text and once in the draft; 3: in the draft
-    got = changed(x, Row(s, [2, 3]))
+    got = changed(x, LogitsRow(s, [2, 3]))
     np.testing.assert_allclose(got[[0, 1, 4]], [1.0, -4.0, 3.0])
     np.testing.assert_allclose(got[2:4], [0.5 - 0.25 - 1.0, 0.25 - 0.25 - 0.5])
     mask = np.array([True, True, False, False, False])
-    assert choose(x[None], [Row(s, [], mask)], [0])[0].token == 0
-    assert choose(x[None], [Row(s, [], mask & False)], [0])[0].error
-    assert choose(np.full((1, 5), np.nan, np.float32), [Row(s, [])], [0])[0].error
+    assert choose(x[None], [LogitsRow(s, [], mask)], [0])[0].token == 0
+    assert choose(x[None], [LogitsRow(s, [], mask & False)], [0])[0].error
+    assert choose(np.full((1, 5), np.nan, np.float32), [LogitsRow(s, [])], [0])[0].error
 
 
 def test_logprobs():

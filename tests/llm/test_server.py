@@ -27,6 +27,7 @@ from tilewright.llm.engine.engine import Engine  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.batching import Batcher, open_batch  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
+from tilewright.llm.server.loading import load_others  # noqa: E402
 from tilewright.llm.server.sampling import ServerLimits  # noqa: E402
 
 
@@ -183,6 +184,22 @@ def test_limits_keys_and_ready():
 
     with engine:
         run(app, work)
+
+
+def test_names_of_the_server():
+    app = make_app(models={}, hosts=("127.0.0.1", "[::1]"))
+
+    async def work(client):
+        for host, status in (
+            ("127.0.0.1", 200),
+            ("127.0.0.1:80", 200),
+            ("[::1]:9", 200),
+            ("evil.test", 403),
+            ("", 403),
+        ):
+            assert (await client.get("/health", headers={"host": host})).status_code == status
+
+    run(app, work)
 
 
 def test_an_error_of_the_model_is_one_answer():
@@ -422,6 +439,13 @@ def test_inference_protocol_with_batches(open_model):
     assert batcher.requests >= 25 and rows <= batcher.rows
     assert batcher.batches < 20  # 24 requests, and each of one batch alone after the error, and one more
     assert f'tilewright_model_batches_total{{model="m"}} {batcher.batches:.1f}' in text
+
+
+def test_packages_with_entries(tmp_path):
+    source, _ = model(batch=2)
+    tw.compile({"one": source, "two": source}, threads=1).save(tmp_path / "m.tw")
+    found = load_others({"m": str(tmp_path / "m.tw")}, None, 8, 0.001, 8)
+    assert [*found] == ["m.one", "m.two"] and found["m.one"].inputs[0].shape == (2, 4)
 
 
 def test_fixed_batches_run_one_by_one(open_model):

@@ -10,6 +10,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from llm.script_runner import ChatTokenizer, ScriptRunner
+from onnx import TensorProto, helper
+
+import tilewright as tw
 
 httpx = pytest.importorskip("httpx", reason="needs httpx: tilewright[llm]")
 pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
@@ -143,3 +146,33 @@ def test_serve_refuses(tmp_path, capsys):
         loading.load_language(tmp_path, "m", tools="x")
     assert main(["bench-serve", "http://127.0.0.1:9", "--rates", "0"]) == 2
     assert main(["bench-serve", "http://127.0.0.1:9"]) == 2
+
+
+def test_serve_makes_the_application(tmp_path, monkeypatch, capsys):
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", 4]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "m", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    tw.compile(model, inputs={"x": (tw.Dim("b", 1, 8), 4)}, threads=1).save(tmp_path / "m.tw")
+    made = []
+    monkeypatch.setattr(
+        "tilewright.llm.server.run.serve", lambda app, sock, limit, stop: (sock.close(), made.append((app, limit)))
+    )
+    monkeypatch.setenv("TILEWRIGHT_API_KEY", "")
+    for arguments, host, status in (
+        (["--host", "0.0.0.0", "--shutdown-limit", "3"], "any.test", 200),
+        ([], "any.test", 403),
+        (["--api-key", "k"], "any.test", 401),
+    ):
+        assert main(["serve", f"relu={tmp_path / 'm.tw'}", "--port", "0", *arguments]) == 0
+        text = capsys.readouterr().err
+        assert "serving relu on http://" in text and ("give it an --api-key" in text) == (status == 200)
+
+        async def ask(app=made[-1][0], host=host):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+                body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [-1, 2, -3, 4]}]}
+                return await client.post("/v2/models/relu/infer", json=body)
+
+        answer = asyncio.run(ask())
+        assert answer.status_code == status and answer.json().get("error" if status != 200 else "outputs")
+    assert answer.headers["www-authenticate"] == "Bearer" and made[0][1] == 3

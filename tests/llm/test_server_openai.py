@@ -161,7 +161,7 @@ def test_tools(client):
     assert none.message.tool_calls is None and "<tool_call>" in none.message.content
     history = [
         *says("?"),
-        {"role": "assistant", "tool_calls": [c.model_dump() for c in made.message.tool_calls]},
+        made.message.model_dump(),
         {"role": "tool", "tool_call_id": made.message.tool_calls[0].id, "content": "rain"},
     ]
     assert client.chat.completions.create(model="tiny", messages=history).choices[0].message.content
@@ -222,6 +222,12 @@ def test_logprobs(client):
     plain = client.completions.create(**ask, prompt="user: hello\nassistant: ", logprobs=2).choices[0]
     assert plain.logprobs.tokens == list("Hi t") and plain.logprobs.text_offset == [0, 1, 2, 3]
     assert all(len(t) == 2 for t in plain.logprobs.top_logprobs)
+    ask = {"model": "tiny", "prompt": "abc", "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    echo = client.completions.create(**ask).choices[0]  # as evaluations ask for the probability of a text
+    assert echo.logprobs.tokens == ["", "a", "b", "c", echo.text[3]] and echo.logprobs.text_offset == [0, 0, 1, 2, 3]
+    assert echo.logprobs.token_logprobs[0] is None and all(p < 0 for p in echo.logprobs.token_logprobs[1:])
+    (event, *_) = client.completions.create(**ask, stream=True)
+    assert event.choices[0].logprobs == echo.logprobs
 
 
 def test_responses(client):
@@ -251,6 +257,12 @@ def test_responses(client):
     assert sum(e.type == "response.function_call_arguments.done" for e in events) == 2
     plain = client.responses.create(model="tiny", input="weather?", tools=tools)
     assert [o.type for o in plain.output] == [o.type for o in called.output] == ["message", *["function_call"] * 2]
+    whole_turn = [
+        *says("weather?"),
+        *plain.output,
+        {"type": "function_call_output", "call_id": calls[0].call_id, "output": "x"},
+    ]
+    assert client.responses.create(model="tiny", input=whole_turn, tools=tools).output
     outputs = [{"type": "function_call_output", "call_id": calls[0].call_id, "output": "rain"}]
     after = client.responses.create(model="tiny", input=outputs, previous_response_id=plain.id)
     assert after.output_text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +14,11 @@ from onnx import helper, numpy_helper
 
 import tilewright as tw
 from tilewright.driver.compiler import compile_state
+from tilewright.ir.graph_builder import Maker
+from tilewright.ir.types import Type
+from tilewright.ops.block_quantized import IntegerBlockMatmul, QuantizeBlocks
+from tilewright.ops.block_weights import BlockWeights
+from tilewright.schedule import rules
 from tilewright.schedule.finish import finish
 from tilewright.schedule.rules import schedule
 from tilewright.schedule.work import work_of
@@ -265,3 +271,143 @@ def test_dequantized_weights_stay_packed(machine, kind, low, high, block):
     x = rng.standard_normal((2, 3, k)).astype(np.float32)
     want = x.astype(np.float64) @ ((w - spread[0]) * spread[1].astype(np.float64))
     assert abs(tw.compile(model, threads=1)(x)[0] - want).max() / abs(want).max() < EXACT
+
+
+# ---- all forms of weights ------------------------------------------------------------------------------------------
+
+TABLES = {
+    "iq4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    "fp4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+}
+#: bits, numbers of a block, dtype of the outer scales and the blocks of one, that of the inner scales, whether there is
+#: a minimum, and a table: what GGUF's types become
+FORMS = {
+    "q4_0": (4, 32, "f16", 1, "", False, ""),
+    "q4_1": (4, 32, "f16", 1, "", True, ""),
+    "q5_0": (5, 32, "f16", 1, "", False, ""),
+    "q5_1": (5, 32, "f16", 1, "", True, ""),
+    "q8_0": (8, 32, "f16", 1, "", False, ""),
+    "q2_k": (4, 16, "f16", 4, "ui8", True, ""),
+    "q3_k": (4, 16, "f16", 4, "i8", False, ""),
+    "q4_k": (4, 32, "f16", 2, "ui8", True, ""),
+    "q5_k": (5, 32, "f16", 2, "ui8", True, ""),
+    "q6_k": (6, 16, "f16", 8, "i8", False, ""),
+    "iq4_nl": (4, 32, "f16", 1, "", False, "iq4"),
+    "iq4_xs": (4, 32, "f16", 4, "i8", False, "iq4"),
+    "mxfp4": (4, 32, "f8E8M0FNU", 1, "", False, "fp4"),
+    "nvfp4": (4, 16, "f32", 8, "f8E4M3FN", False, "fp4"),
+}
+
+
+def weights_of(form, n=40, k=128, seed=0):
+    """Random ones of a form."""
+    bits, block, outer, each, inner, least, table = FORMS[form]
+    rng = np.random.default_rng([seed, n, k])
+    blocks = k // block
+    scale = rng.uniform(0.01, 0.1, (n, blocks // each)).astype(np.float16 if outer == "f16" else np.float32)
+    if outer == "f8E8M0FNU":
+        scale = rng.integers(120, 126, scale.shape, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
+
+    def fine():
+        if inner == "f8E4M3FN":
+            return rng.integers(0, 120, (n, blocks), dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+        return rng.integers(0, 64, (n, blocks)).astype(np.uint8) if inner == "ui8" else fine_signed()
+
+    def fine_signed():
+        return rng.integers(-32, 32, (n, blocks)).astype(np.int8)
+
+    more = {"inner": fine()} if inner else {}
+    if least:
+        more |= {"minimum": rng.uniform(0.01, 0.1, scale.shape).astype(np.float16), "offset": 0}
+        more |= {"inner_minimum": fine()} if inner else {}
+    codes = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
+    return BlockWeights.of_codes(codes, bits, block, scale, table=TABLES.get(table, ()), **more)
+
+
+def products(w, rows, x_block, kinds=("bytes", "floats")):
+    """A graph of x by bytes and by f32 times weights."""
+    make = Maker([("x", Type((rows, w.shape[1]), "f32"))])
+    x, given = make.inputs[0], [None if a is None else make.constant(a, f"c{i}") for i, a in enumerate(w.operands)]
+    made = []
+    if "bytes" in kinds:
+        parts = make("quantize_blocks", x, block=x_block, part=w.block)
+        made.append(("bytes", make("integer_block_matmul", *parts, *given, **w.attributes)))
+    if "floats" in kinds:
+        made.append(("floats", make("block_matmul", x, *given, **w.attributes)))
+    return make.finish(made)
+
+
+def agree(run, w, rows, x_block):
+    x = np.random.default_rng(rows).standard_normal((rows, w.shape[1])).astype(np.float32)
+    q, scale, sums = QuantizeBlocks.reference(x, block=x_block, part=w.block)
+    want = {
+        "bytes": IntegerBlockMatmul.reference(q, scale.astype(np.float64), sums, *w.operands, **w.attributes),
+        "floats": x.astype(np.float64) @ w.dequantized(np.float64).T,
+    }
+    for name, found in zip([t.name for t in run.outputs], run(x), strict=True):
+        assert found.shape == want[name].shape
+        assert abs(found - want[name]).max() / abs(want[name]).max() < EXACT
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(machine, form):
+    """By bytes with open rows: few and many, tiles and what is left; blocks of x of one and of several of weights."""
+    w, x_block = weights_of(form), 64 if form == "q4_k" else 32
+    run = tw.compile(products(w, None, x_block, "bytes"), inputs={"x": (tw.Dim("T", 1, 40), 128)}, threads=1)
+    for rows in (1, 3, 8, 17, 40):
+        agree(run, w, rows, x_block)
+    agree(tw.compile(products(w, 17, x_block, "floats"), threads=1), w, 17, x_block)
+
+
+def test_floats_of_open_rows(machine):
+    w = weights_of("q6_k")
+    run = tw.compile(products(w, None, 32, "floats"), inputs={"x": (tw.Dim("T", 1, 40), 128)}, threads=1)
+    for rows in (1, 3, 8, 17, 40):
+        agree(run, w, rows, 32)
+
+
+@pytest.mark.parametrize("machine", ["avx2", "plain"], indirect=True)
+@pytest.mark.parametrize("form", ["q5_1", "q6_k", "iq4_xs"])
+def test_forms_on_other_processors(machine, form):
+    w = weights_of(form)
+    agree(tw.compile(products(w, 17, 32), threads=1), w, 17, 32)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_forms_in_c():
+    for form in ("q5_k", "nvfp4"):  # C99 has no halves
+        w = weights_of(form)
+        least = None if w.minimum is None else w.minimum.astype(np.float32)
+        w = replace(w, scale=w.scale.astype(np.float32), minimum=least)
+        agree(tw.compile(products(w, 3, 32), target="c"), w, 3, 32)
+
+
+@pytest.mark.parametrize("form", ["q5_k", "q6_k", "mxfp4", "nvfp4"])
+def test_forms_decomposed(machine, form, monkeypatch):
+    """What the operators are without kernels of their own."""
+    for mnemonic in rules.direct_operators() & {"block_matmul", "integer_block_matmul"}:
+        monkeypatch.delitem(rules.DIRECT, mnemonic)
+    w = weights_of(form)
+    agree(tw.compile(products(w, 3, 32), threads=1, cache=False), w, 3, 32)
+
+
+def test_one_layout_for_any_number_of_rows(machine):
+    """Programs for few and for many rows read the same packed words."""
+    w = weights_of("q4_k", n=96)
+    kept = []
+    for rows in (1, 4, 100):
+        program = tw.compile(products(w, rows, 32), threads=1).package.program
+        kept.append({c.nbytes for c in program.constants})
+    assert kept[0] == kept[1] == kept[2]
+
+
+def test_packed_size_and_joining():
+    """Block weights are little more than the files they come from, and join along their rows."""
+    bits_a_weight = {"q4_0": 4.5, "q5_1": 6.0, "q8_0": 8.5, "iq4_nl": 4.5, "mxfp4": 4.25}
+    for form, bits in bits_a_weight.items():
+        w = weights_of(form)
+        assert w.nbytes * 8 / np.prod(w.shape) <= 1.03 * bits
+    one, two = weights_of("q4_k", seed=1), weights_of("q4_k", n=8, seed=2)
+    joined = BlockWeights.joined([one, two])
+    assert joined.shape == (48, 128) and BlockWeights.joined([one, weights_of("q5_k")]) is None
+    np.testing.assert_array_equal(joined.dequantized(), np.concatenate([one.dequantized(), two.dequantized()]))

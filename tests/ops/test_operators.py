@@ -204,7 +204,7 @@ SAMPLES: dict[str, list[tuple[list, dict]]] = {
     "ragged_conv": [
         ([f(6, 20), f(4, 20), f(5, 3, 20), *POOLED, *bias], {"silu": bool(bias)}) for bias in ([], [f(20)])
     ],
-    "expert_order": [([i(5, 2, high=6, dtype=np.int32)], {"count": 6})],
+    "expert_order": [([i(5, 2, high=6, dtype=d)], {"count": 6}) for d in (np.int32, np.int64)],
     "expert_matmul": [
         ([f(5, 7), f(6, 9, 7), np.int32([0, 0, 5, 6, 6, 9, 10]), i(10, high=5, dtype=np.int32)], {}),
         ([f(3, 7), f(2, 36, 7), np.int32([0, 1, 3])], {}),

@@ -15,7 +15,7 @@ import typer
 from ..support.errors import TilewrightError, UsageError, printable
 from .app import app
 from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
-from .language import CacheDtype, Context, Model, Threads, loading, need
+from .language import CacheDtype, Context, Draft, Model, Template, Threads, need, template_text
 
 if TYPE_CHECKING:
     from ..llm.server.language import Language
@@ -42,6 +42,8 @@ def chat(
     threads: Threads = None,
     context: Context = 4096,
     cache_dtype: CacheDtype = "bf16",
+    draft: Draft = None,
+    chat_template: Template = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -70,9 +72,18 @@ def chat(
         max_tokens=max_tokens,
     )
     name = Path(model).resolve().name
-    with loading("loading") as report:
-        options = {"threads": threads, "context": context, "sequences": 1, "cache_tokens": context}
-        language = load_language(model, name, cache_dtype=cache_dtype, progress=report, **options)
+    language = load_language(
+        model,
+        name,
+        threads=threads,
+        context=context,
+        sequences=1,
+        cache_tokens=context,
+        cache_dtype=cache_dtype,
+        draft=draft,
+        chat_template=template_text(chat_template),
+        show=not quiet,
+    )
     try:
         Terminal(Chat(language, sampling, system), verbose).run()
     finally:
@@ -86,6 +97,7 @@ class Chat:
     def __init__(self, language: Language, sampling: Any, system: str | None = None) -> None:
         self.language, self.sampling, self.system = language, sampling, system
         self.messages: list[dict[str, Any]] = []
+        self.tokens = 0  # of the last answer
         self.reset()
 
     def reset(self) -> None:
@@ -101,9 +113,9 @@ class Chat:
         from ..llm.server.reasoning import MARKS, ReasoningParser
 
         language = self.language
+        self.tokens = 0
         prompt = language.tokenizer.chat([*self.messages, {"role": "user", "content": text}])
         stream = language.engine.submit(Request(language.tokenizer.encode(prompt), self.sampling))
-        self.messages.append({"role": "user", "content": text})
         made = Answer()
         if language.reasoning is not None:
             inside = prompt.rstrip().endswith(MARKS[language.reasoning][0])
@@ -115,8 +127,8 @@ class Chat:
                 yield from made.feed(piece)
         finally:
             stream.cancel()
-            self.messages.append({"role": "assistant", "content": made.text})
             self.tokens = made.tokens
+            self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": made.text}]
 
 
 class Terminal:

@@ -1,16 +1,13 @@
-"""What the commands for language models share: their options, and a bar while a model loads."""
+"""What the commands for language models share."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from ..support import progress
 from ..support.errors import UsageError
 
 Model = Annotated[
@@ -20,6 +17,13 @@ Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads; 
 Context = Annotated[int, typer.Option(min=16, metavar="N", help="Most tokens of a prompt and its answer together.")]
 CacheDtype = Annotated[
     str, typer.Option("--cache-dtype", metavar="TYPE", help="Type of the cache: f32, bf16, int8, int4.")
+]
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL", help="A small model of the same vocabulary that proposes tokens."),
+]
+Template = Annotated[
+    Path | None, typer.Option("--chat-template", metavar="FILE", help="A chat template in place of the model's own.")
 ]
 
 
@@ -33,16 +37,9 @@ def need(*packages: str) -> None:
             raise UsageError(f"this needs the package {package}", stage="command line", hint=hint) from None
 
 
-@contextlib.contextmanager
-def loading(what: str) -> Iterator[Callable[[str, float], None]]:
-    """A bar on the terminal while a model is loaded: gives what `load_model` reports to."""
-    if not (progress.allowed and sys.stderr.isatty()):
-        yield lambda stage, part: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda stage, part: bar.update(task, description=f"{what}: {stage}", completed=part)
+def template_text(file: Path | None) -> str | None:
+    """The text of a chat template's file; UsageError if it cannot be read."""
+    try:
+        return None if file is None else file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {str(file)!r}: {error}", stage="command line") from None

@@ -10,7 +10,7 @@ import typer
 from ..support.errors import UsageError
 from .app import app
 from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness, table
-from .language import Threads, loading, need
+from .language import Threads, need
 
 #: positions of a sequence whose perplexity is taken
 CONTEXT = 512
@@ -58,6 +58,7 @@ def quantize_llm(
     set_debug(debug)
     set_loudness(verbose, quiet)
     need("tokenizers", "safetensors")
+    from ..llm.llm import loading_bar
     from ..llm.quantize.quantize import quantize
     from ..llm.quantize.rounding import Format
 
@@ -70,7 +71,7 @@ def quantize_llm(
         raise UsageError(f"{str(text)!r} has {len(measured)} tokens, at least 64 are needed", stage="command line")
     rows: list[tuple[object, ...]] = []
     before = _perplexity(model, measured, threads, "before") if measured else None
-    with loading("quantizing") as progress:
+    with loading_bar("quantizing", True) as progress:
         old, new = quantize(
             model, out, method, form, calibration=given, most_tokens=tokens, threads=threads, progress=progress
         )
@@ -95,13 +96,14 @@ def _tokens(model: str, path: Path | None, most: int) -> list[int]:
 
 
 def _perplexity(model: str, tokens: list[int], threads: int | None, when: str) -> float:
+    from ..llm.llm import loading_bar
     from ..llm.program import load_model
     from ..llm.quantize.quantize import perplexity
 
     def halves(first: bool, report: Any) -> Any:
         return lambda stage, part: report(stage, part / 2 if first else 0.5 + part / 2)
 
-    with loading(f"perplexity {when}") as progress:
+    with loading_bar(f"perplexity {when}", True) as progress:
         options: dict[str, Any] = {"context": CONTEXT, "sequences": 1, "cache_tokens": CONTEXT, "cache": False}
         runner = load_model(model, threads=threads, progress=halves(True, progress), **options)
         try:

@@ -11,7 +11,7 @@ from ..support.errors import UsageError
 from ..support.options import get
 from .app import app
 from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
-from .language import CacheDtype, Context, Threads, loading, need
+from .language import CacheDtype, Context, Draft, Template, Threads, need, template_text
 
 
 @app.command()
@@ -39,6 +39,8 @@ def serve(
         typer.Option("--cache-tokens", min=16, metavar="N", help="Tokens of all requests that the cache holds."),
     ] = None,
     cache_dtype: CacheDtype = "bf16",
+    draft: Draft = None,
+    chat_template: Template = None,
     queue: Annotated[
         int, typer.Option(min=1, metavar="N", help="Requests that may wait; more are answered 429.")
     ] = 256,
@@ -116,6 +118,8 @@ def serve(
             "sequences": sequences,
             "cache_tokens": cache_tokens,
             "cache_dtype": cache_dtype,
+            "draft": draft,
+            "chat_template": template_text(chat_template),
             "queue": queue,
             "tools": tool_parser,
             "reasoning": reasoning_parser,
@@ -123,6 +127,7 @@ def serve(
         "others": (others, threads, max_batch, max_delay / 1000, queue),
         "limits": limits,
         "api_key": key,
+        "hosts": ("127.0.0.1", "localhost", "[::1]", host.lower()) if is_local(host) and not key else (),
     }
     if not is_local(host) and not key:
         note(f"warning: whoever reaches {host} can use this server: give it an --api-key", wanted=True)
@@ -137,8 +142,7 @@ def serve(
         serve_replicas(settings, replicas, host, port, shutdown_limit, lambda: say(port))
         return
     sock = listen(host, port)
-    with loading("loading") as report:
-        made, close = load_app(settings, report)
+    made, close = load_app(settings)
     say(sock.getsockname()[1])
     serve_app(made, sock, shutdown_limit, close)
 

@@ -99,7 +99,7 @@ def _rows(make: Maker, table: np.ndarray, indices: ir.Value, name: str) -> ir.Va
 def _logits(step: Step, hidden: ir.Value) -> ir.Value:
     make, model, root = step.make, step.model, Scope(step, "")
     if step.tied is not None:
-        logits = linear_tiled(make, hidden, step.tied, model.vocabulary, step.precision)
+        logits = linear_tiled(make, hidden, step.tied, model.vocabulary)
     elif model.tied:
         logits = linear(make, hidden, [root.weight("embedding.weight")], place="head", precision=step.precision)
     else:

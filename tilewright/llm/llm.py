@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 
@@ -81,14 +81,14 @@ class LLM:
 
         if context is not None:
             options["context"] = context
-        tokenizer = load_tokenizer(path, chat_template)
+        tokenizer = load_tokenizer(os.fspath(path), chat_template)
         if memory is not None:
             options["cache_tokens"] = _tokens_of(path, memory, options)
-        with _bar(os.path.basename(os.fspath(path)), show) as hook:
+        with loading_bar(os.path.basename(os.fspath(path)), show) as hook:
             runner = load_model(path, progress=hook, **options)
         extra: dict[str, Any] = dict(engine or {})
         if draft is not None:
-            with _bar(os.path.basename(os.fspath(draft)), show) as hook:
+            with loading_bar(os.path.basename(os.fspath(draft)), show) as hook:
                 small = load_model(draft, progress=hook, **options)
             if small.limits.vocabulary != runner.limits.vocabulary:
                 raise UsageError(f"the draft model {draft} has another vocabulary than {path}")
@@ -107,7 +107,7 @@ class LLM:
         self.engine = Engine(runner, tokenizer, **options)
 
     @overload
-    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...
+    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling | Sequence[Sampling] = DEFAULT
@@ -143,9 +143,10 @@ class LLM:
         """Pieces of a text or, for messages, of the next message, as they come: ``for piece in ...`` or ``async for``.
         Letting go of the stream cancels it."""
         if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
-            tokens = self._chat_tokens(prompt, template.pop("tools", None), template)  # type: ignore[arg-type]
+            messages = cast(Sequence[Message], prompt)
+            tokens: Sequence[int] = self._chat_tokens(messages, template.pop("tools", None), template)
         else:
-            tokens = self._tokens(prompt)  # type: ignore[arg-type]
+            tokens = self._tokens(cast(Prompt, prompt))
         return self.engine.submit(Request(tokens, sampling, priority))
 
     def embed(self, texts: str | Sequence[Prompt]) -> np.ndarray:
@@ -167,8 +168,8 @@ class LLM:
         self.engine.close()
         drafter = self.engine.drafter
         for runner in (self.runner, getattr(drafter, "runner", None)):
-            if hasattr(runner, "close"):
-                runner.close()
+            if (end := getattr(runner, "close", None)) is not None:
+                end()
 
     def __enter__(self) -> LLM:
         return self
@@ -243,7 +244,7 @@ def _tokens_of(path: str | os.PathLike[str], memory: int, options: Mapping[str, 
 
 
 @contextmanager
-def _bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
+def loading_bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
     """A progress bar of loading on the terminal, where there is one."""
 
     if not (
@@ -257,7 +258,11 @@ def _bar(name: str, show: bool) -> Iterator[Callable[[str, float], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=1.0)
-        yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        progress.allowed = False  # the compilation's own line
+        try:
+            yield lambda stage, part: bar.update(task, completed=part, description=f"{name}: {stage}")
+        finally:
+            progress.allowed = True
 
 
-__all__ = ["LLM", "Completion"]
+__all__ = ["LLM", "Completion", "loading_bar"]

@@ -49,7 +49,10 @@ class Plan:
                 raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
         if self.tokens <= DECODE_TOKENS:
             raise UsageError(f"a step takes more than {DECODE_TOKENS} tokens, not {self.tokens}")
-        for name, allowed in (("dtype", ("f32", "bf16", "f16")), ("precision", ("auto", "f32", "bf16"))):
+        for name, allowed in (
+            ("dtype", ("f32", "bf16", "f16", "int8", "int4")),
+            ("precision", ("auto", "f32", "bf16")),
+        ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
 

@@ -87,7 +87,7 @@ class CompiledRunner:
         found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
         for array in self._decode.package.constants:
             found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            found.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
         return found.hexdigest()
 
     def reset(self) -> None:

@@ -32,6 +32,7 @@ class Sampling:
     stop: Sequence[str] = ()
     stop_tokens: Sequence[int] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True  # False: their names are in the text
     logprobs: int | None = None  # how many alternatives; 0: of the chosen token alone
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None

@@ -204,7 +204,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     named = {**_json(folder / "special_tokens_map.json"), **config}
     if isinstance(config.get("extra_special_tokens"), dict):
         named |= config["extra_special_tokens"]
-    tokens = {k: _content(v) for k, v in named.items() if k.endswith("_token") and _content(v) is not None}
+    tokens = {k: text for k, v in named.items() if k.endswith("_token") and (text := _content(v)) is not None}
     return Tokenizer(hf, tokens, _eos(folder, hf, tokens), _templates(folder, config))
 
 

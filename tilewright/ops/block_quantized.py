@@ -7,6 +7,8 @@ so first, then the high ones in the same way. `BlockWeights` tells what a number
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..ir.dialect import Operator
@@ -62,7 +64,8 @@ def unpacked(w: np.ndarray, bits: int) -> np.ndarray:
     >>> unpacked(np.array([[[0x73625140, 0xFBEAD9C8]]], np.uint32), 4).tolist()
     [[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]]
     """
-    made, first, shift = 0, 0, 0
+    made: Any = 0
+    first = shift = 0
     for b in planes(bits):
         count = w.shape[2] * b // bits
         groups = np.ascontiguousarray(w[..., first : first + count, None]).view(np.uint8)
@@ -122,7 +125,7 @@ def _check_weights(
             raise OpError(f"an inner {name} is of {' or '.join(INNER)}, got {own}")
         need_shape(f"inner {name}", own, w.shape[:2])
         need_shape(name, outer, (w.shape[0], None))
-        if not outer.shape[1] or w.shape[1] % outer.shape[1]:
+        if not outer.dims[1] or w.dims[1] % outer.dims[1]:
             raise OpError(f"{name} {outer} does not divide {w.shape[1]} blocks")
     need_shape("zero", zero, w.shape[:2])
     if zero is not None and zero.dtype not in ZEROS:
@@ -139,20 +142,16 @@ def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offs
     n, blocks, words = w.shape
     block = words * 32 // bits
     d = [b.dim(i) for i in range(4)]
-    groups = block // 16  # of numbers that share the same bits of a word, at most, and then of its bytes
-    out = b.empty(Type((n, blocks, groups, 16), "f32"))
-    given = [x for x in (zero, scale, inner, minimum, inner_minimum) if x is not None]
+    out = b.empty(Type((n, blocks, block // 16, 16), "f32"))
 
-    def maps(x):
-        return (x, [d[0], d[1] // (blocks // x.shape[1])] if x.shape[1] != blocks else d[:2])
+    def body(_):
+        def of_block(x):
+            at = b.index(1) if x.shape[1] == blocks else b.index(1) // (blocks // x.shape[1])
+            return b.cast(b.load(x, [b.index(0), at]), "f32")
 
-    def body(*values):
-        left = list(values[:-1])
-        zeros, outer, fine, least, fine_least = (
-            None if x is None else b.cast(left.pop(0), "f32") for x in (zero, scale, inner, minimum, inner_minimum)
-        )
         place = b.cast(b.index(2), "i32") * 16 + b.cast(b.index(3), "i32")
-        number, first, shift = None, 0, 0
+        number: Any = None
+        first = shift = 0
         for plane in planes(bits):
             each = 32 // plane
             at = [b.index(0), b.index(1), b.cast(place // each + first, "index")]
@@ -166,11 +165,14 @@ def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offs
             for i, value in enumerate(table[:-1]):
                 made = b.select(number.eq(i), float(value), made)
         else:
-            made = b.cast(number, "f32") - (float(centre(offset, bits)) if zeros is None else zeros)
-        made = made * (outer if fine is None else outer * fine)
-        return made if least is None else made - (least if fine_least is None else least * fine_least)
+            made = b.cast(number, "f32") - (float(centre(offset, bits)) if zero is None else of_block(zero))
+        made = made * (of_block(scale) if inner is None else of_block(scale) * of_block(inner))
+        if minimum is None:
+            return made
+        least = of_block(minimum)
+        return made - (least if inner_minimum is None else least * of_block(inner_minimum))
 
-    (made,) = b.generic([maps(x) for x in given], [(out, d)], "pppp", body)
+    (made,) = b.generic([], [(out, d)], "pppp", body)
     return b.reshape(made, (n, blocks * block))
 
 
@@ -235,7 +237,8 @@ class BlockRows(Operator):
 
     @staticmethod
     def reference(indices, *weights, **attributes):
-        return dequantized(*(None if x is None else x[indices] for x in weights), **attributes)
+        parts: list[Any] = [None if x is None else x[indices] for x in weights]
+        return dequantized(*parts, **attributes)
 
     @staticmethod
     def decompose(b, indices, *weights, **attributes):

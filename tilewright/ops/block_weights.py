@@ -72,24 +72,21 @@ class BlockWeights:
 
     def dequantized(self, dtype: type = np.float32) -> np.ndarray:
         """The weights [N, K]; each operation is rounded to `dtype`."""
-        return dequantized(*self.operands, **self.attributes, dtype=dtype)
+        return dequantized(self.words, self.scale, *self.operands[2:], **self.attributes, dtype=dtype)
 
     @staticmethod
     def joined(parts: Sequence[BlockWeights]) -> BlockWeights | None:
         """Weights below each other, along N; None if they are not of one form."""
         first = parts[0]
         for p in parts[1:]:
-            alike = all(
-                (a is None) == (b is None) and (a is None or (a.dtype, a.shape[1:]) == (b.dtype, b.shape[1:]))
-                for a, b in zip(first.operands, p.operands, strict=True)
-            )
-            if not alike or first.attributes != p.attributes:
+            forms = [[None if a is None else (a.dtype, a.shape[1:]) for a in w.operands] for w in (first, p)]
+            if forms[0] != forms[1] or first.attributes != p.attributes:
                 return None
-        arrays = [None if a[0] is None else np.concatenate(a) for a in zip(*(p.operands for p in parts), strict=True)]
-        words, scale, zero, inner, minimum, inner_minimum = arrays
-        return replace(
-            first, words=words, scale=scale, zero=zero, inner=inner, minimum=minimum, inner_minimum=inner_minimum
-        )
+        names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
+        made: dict[str, Any] = {
+            n: np.concatenate([getattr(p, n) for p in parts]) for n in names if getattr(first, n) is not None
+        }
+        return replace(first, **made)
 
 
 def ordered(numbers: np.ndarray, bits: int) -> np.ndarray:

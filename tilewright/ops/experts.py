@@ -13,7 +13,7 @@ from .common import need, need_shape, widen
 
 
 class ExpertOrder(Operator):
-    """The pairs of token and expert, sorted by expert: experts is i32 [T, k], the experts of each token.
+    """The pairs of token and expert, sorted by expert: experts is i32 or i64 [T, k], the experts of each token.
 
     Results, all i32: rows [T * k], the token of each pair in that order; places [T, k], where in the order each pair
     is; starts [count + 1], the first pair of each expert, and T * k. Pairs of one expert stay in the order of their
@@ -28,13 +28,13 @@ class ExpertOrder(Operator):
 
     @staticmethod
     def infer(experts, *, count: int):
-        if experts.dtype != "i32" or experts.rank != 2:
-            raise OpError(f"takes experts of i32 [T, k], got {experts}")
+        if experts.dtype not in ("i32", "i64") or experts.rank != 2:
+            raise OpError(f"takes experts of i32 or i64 [T, k], got {experts}")
         if count < 1:
             raise OpError(f"there are {count} experts")
         tokens, each = experts.shape
         pairs = None if tokens is None or each is None else tokens * each
-        return [Type((pairs,), "i32"), experts, Type((count + 1,), "i32")]
+        return [Type((pairs,), "i32"), experts.with_dtype("i32"), Type((count + 1,), "i32")]
 
     @staticmethod
     def reference(experts, *, count):

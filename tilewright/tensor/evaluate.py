@@ -119,8 +119,8 @@ def _operation(e: Op, args: list[Array]) -> Array:
     if name == "table4":  # the four bytes of a word as those of a table of sixteen, which are four words
         word, *parts = (a.astype(np.int64) & 0xFFFFFFFF for a in args)
         table = np.stack([(part >> 8 * i) & 255 for part in np.broadcast_arrays(*parts) for i in range(4)])
-        bytes_ = [np.take_along_axis(*np.broadcast_arrays(table, ((word >> 8 * i) & 15)[None]), 0)[0] for i in range(4)]
-        return np.sum([b << 8 * i for i, b in enumerate(bytes_)], axis=0).astype(np.uint32).view(np.int32)
+        found = [np.choose((word >> 8 * i) & 15, table) << 8 * i for i in range(4)]
+        return np.sum(found, axis=0).astype(np.uint32).view(np.int32)
     if name in _TRANSCENDENTAL:
         return converted(_TRANSCENDENTAL[name](*(a.astype(np.float64) for a in args)), e.dtype)
     raise CompileError(

@@ -23,20 +23,20 @@ from ..batch import Runner
 _LOOK = 64  # children of a node that are looked at for a common beginning, the newest first
 
 
-class Node:
+class PrefixNode:
     """A page of the tree. holders: sequences whose beginning it is; pins: those that start from its snapshot."""
 
     __slots__ = ("children", "holders", "page", "parent", "pins", "snapshot", "tokens", "used")
 
-    def __init__(self, tokens: tuple[int, ...], page: int, parent: Node | None) -> None:
+    def __init__(self, tokens: tuple[int, ...], page: int, parent: PrefixNode | None) -> None:
         self.tokens, self.page, self.parent = tokens, page, parent
-        self.children: dict[tuple[int, ...], Node] = {}
+        self.children: dict[tuple[int, ...], PrefixNode] = {}
         self.snapshot = -1
         self.holders = self.pins = self.used = 0
 
 
 @dataclass
-class Value:
+class CacheValue:
     """What a running sequence has in the cache.
 
     nodes: of its beginning. table: its pages, those of the nodes first. length: positions that are computed and
@@ -45,11 +45,11 @@ class Value:
     but without the snapshot that would make it of use: where one is worth keeping. reused: tokens found by `open`.
     """
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[PrefixNode] = field(default_factory=list)
     table: list[int] = field(default_factory=list)
     length: int = 0
     state: int = -1
-    origin: Node | None = None
+    origin: PrefixNode | None = None
     pending: dict[int, int] = field(default_factory=dict)
     branch: int = 0
     reused: int = 0
@@ -70,13 +70,13 @@ class Cache:
         self.page_length, self.pages, self.hybrid = limits.page_length, limits.pages, limits.snapshots > 0
         self.free = list(range(limits.pages - 1, -1, -1))
         self.free_snapshots = list(range(limits.snapshots - 1, -1, -1))
-        self.root = Node((), -1, None)
+        self.root = PrefixNode((), -1, None)
         self.root.holders = 1
         self.idle = 0  # nodes that nobody holds: their pages can be had
         self.clock = 0
-        self._leaves: list[tuple[int, int, Node]] = []  # heap by last use; entries may be out of date
+        self._leaves: list[tuple[int, int, PrefixNode]] = []  # heap by last use; entries may be out of date
         self._serial = count()
-        self._kept: dict[Node, None] = {}  # nodes with snapshots, by last use
+        self._kept: dict[PrefixNode, None] = {}  # nodes with snapshots, by last use
         self.evicted = 0
 
     # --- room
@@ -105,13 +105,13 @@ class Cache:
             self._lose(node)
         return self.free_snapshots.pop()
 
-    def _lose(self, node: Node) -> None:
+    def _lose(self, node: PrefixNode) -> None:
         if node.snapshot >= 0:
             self.free_snapshots.append(node.snapshot)
             node.snapshot = -1
             del self._kept[node]
 
-    def _evict(self, node: Node) -> None:
+    def _evict(self, node: PrefixNode) -> None:
         parent = node.parent
         assert parent is not None
         self._lose(node)
@@ -122,14 +122,14 @@ class Cache:
         self.evicted += 1
         self._leaf(parent)
 
-    def _leaf(self, node: Node) -> None:
+    def _leaf(self, node: PrefixNode) -> None:
         if not (node.holders or node.children):
             heapq.heappush(self._leaves, (node.used, next(self._serial), node))
             if len(self._leaves) > 64 + 4 * self.pages:  # mostly out of date
                 alive = {n: (u, i, n) for u, i, n in self._leaves if n.used == u and n.parent and not n.holders}
                 self._leaves = sorted(alive.values(), key=lambda e: e[:2])
 
-    def _hold(self, node: Node, by: int = 1) -> None:
+    def _hold(self, node: PrefixNode, by: int = 1) -> None:
         self.idle -= node.holders == 0
         node.holders += by
         self.idle += node.holders == 0
@@ -138,7 +138,7 @@ class Cache:
             self._kept[node] = self._kept.pop(node)
         self._leaf(node)
 
-    def _pin(self, value: Value, node: Node | None) -> None:
+    def _pin(self, value: CacheValue, node: PrefixNode | None) -> None:
         """The next step begins from the snapshot of this node."""
         if value.origin is not None:
             value.origin.pins -= 1
@@ -157,10 +157,11 @@ class Cache:
 
     # --- the life of a value
 
-    def match(self, tokens: Sequence[int], limit: int) -> tuple[list[Node], Node | None, int]:
+    def match(self, tokens: Sequence[int], limit: int) -> tuple[list[PrefixNode], PrefixNode | None, int]:
         """Whole pages of the tree that begin these tokens, `limit` at most; a node of which the first `common` tokens
         come next, and `common`. For recurrent layers all of it ends where a snapshot is."""
-        length, path, node = self.page_length, [], self.root
+        length, node = self.page_length, self.root
+        path: list[PrefixNode] = []
         while (end := (len(path) + 1) * length) <= limit:
             child = node.children.get(tuple(tokens[end - length : end]))
             if child is None:
@@ -191,11 +192,11 @@ class Cache:
                 return path, None, 0
             path.pop()
 
-    def open(self, tokens: Sequence[int], reuse: bool = True) -> Value | None:
+    def open(self, tokens: Sequence[int], reuse: bool = True) -> CacheValue | None:
         """A value for a sequence that begins with these tokens, with as much of them as the tree has; the last one is
         left to be run. None: no snapshot for it."""
         self.clock += 1
-        value = Value()
+        value = CacheValue()
         path, node, common = self.match(tokens, len(tokens) - 1) if reuse else ([], None, 0)
         for n in path:
             self._hold(n)
@@ -236,7 +237,7 @@ class Cache:
             node, at = child, at + self.page_length
         return at
 
-    def reserve(self, value: Value, length: int) -> bool:
+    def reserve(self, value: CacheValue, length: int) -> bool:
         """Pages for so many positions. False: there are not enough; those got until then stay with the value."""
         while len(value.table) * self.page_length < length:
             page = self.page()
@@ -245,19 +246,21 @@ class Cache:
             value.table.append(page)
         return True
 
-    def keep_each(self, value: Value, count: int) -> int:
+    def keep_each(self, value: CacheValue, count: int) -> int:
         """Snapshots after each of the next `count` tokens, so that any of them can be the last one accepted. How many
         tokens there are snapshots for."""
         if not self.hybrid:
             return count
         for i in range(count):
+            if i and not self.free_snapshots and 2 * len(self._kept) <= self.runner.limits.snapshots:
+                return i  # half of them are for prompts that may come again
             snapshot = value.state if i == 0 else self.snapshot()
             if snapshot is None:
                 return i
             value.pending[value.length + i + 1] = snapshot
         return count
 
-    def keep_chunk(self, value: Value, count: int, boundaries: Sequence[int]) -> None:
+    def keep_chunk(self, value: CacheValue, count: int, boundaries: Sequence[int]) -> None:
         """The snapshot after the next `count` tokens, and those at lengths inside that the tree should have."""
         if not self.hybrid:
             return
@@ -269,7 +272,7 @@ class Cache:
                     value.pending[at] = snapshot
         value.pending.setdefault(end, value.state)
 
-    def advance(self, value: Value, tokens: Sequence[int], length: int) -> None:
+    def advance(self, value: CacheValue, tokens: Sequence[int], length: int) -> None:
         """The step has run, and the sequence is `length` of these tokens now. Pages that are full become nodes."""
         last = value.pending.pop(length, -1)
         value.length = length
@@ -300,13 +303,13 @@ class Cache:
                 self.free_snapshots.append(value.state)
                 value.state = last
 
-    def _add(self, parent: Node, key: tuple[int, ...], page: int) -> Node:
-        node = parent.children[key] = Node(key, page, parent)
+    def _add(self, parent: PrefixNode, key: tuple[int, ...], page: int) -> PrefixNode:
+        node = parent.children[key] = PrefixNode(key, page, parent)
         node.used = self.clock
         self.idle += 1
         return node
 
-    def _attach(self, node: Node, snapshot: int, value: Value) -> None:
+    def _attach(self, node: PrefixNode, snapshot: int, value: CacheValue) -> None:
         if snapshot < 0 or snapshot == value.state:
             return
         if node.snapshot < 0:
@@ -315,11 +318,11 @@ class Cache:
         else:
             self.free_snapshots.append(snapshot)
 
-    def _drop(self, snapshot: int, value: Value) -> None:
+    def _drop(self, snapshot: int, value: CacheValue) -> None:
         if snapshot >= 0 and snapshot != value.state:
             self.free_snapshots.append(snapshot)
 
-    def close(self, value: Value, tokens: Sequence[int] | bool = False) -> None:
+    def close(self, value: CacheValue, tokens: Sequence[int] | bool = False) -> None:
         """The sequence is over, or gives up its room. tokens: what it has computed, which the tree keeps; False: a part
         of it may be wrong, and goes."""
         self.clock += 1
@@ -348,7 +351,7 @@ class Cache:
             self.free_snapshots.append(value.state)
         value.nodes, value.table, value.length, value.state = [], [], 0, -1
 
-    def _worth(self, parent: Node, key: tuple[int, ...], state: int) -> bool:
+    def _worth(self, parent: PrefixNode, key: tuple[int, ...], state: int) -> bool:
         """Whether a leaf says more than those that are there; those that it makes needless go."""
         if self.hybrid:
             return state >= 0 and key not in parent.children
@@ -361,13 +364,13 @@ class Cache:
 
     # --- for tests
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[PrefixNode]:
         todo = list(self.root.children.values())
         while todo:
             yield (node := todo.pop())
             todo.extend(node.children.values())
 
-    def check(self, values: Sequence[Value] = ()) -> None:
+    def check(self, values: Sequence[CacheValue] = ()) -> None:
         """Every page and snapshot has one owner, and counts are right (AssertionError)."""
         nodes = list(self.nodes())
         own = [p for v in values for p in v.table[len(v.nodes) :]]
@@ -384,4 +387,4 @@ class Cache:
             assert not n.children or len(n.tokens) == self.page_length
 
 
-__all__ = ["Cache", "Node", "Value"]
+__all__ = ["Cache", "PrefixNode", "CacheValue"]

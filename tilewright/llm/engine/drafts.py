@@ -13,7 +13,7 @@ from ...support.errors import UsageError
 from ..batch import Runner
 from . import sampler
 from .cache import Cache
-from .scheduler import Part, batch_of
+from .scheduler import StepPart, batch_of
 from .sequence import Sequence
 
 
@@ -82,7 +82,7 @@ class SuffixAutomaton:
         return self.text[end : end + count]
 
 
-class Lookup:
+class PromptLookup:
     """Drafts from the text of a request itself and, where there is one, from the text of other requests."""
 
     def __init__(self, tokens: Items[int], shared: SharedText | None = None, limit: int = 1 << 14) -> None:
@@ -175,14 +175,14 @@ class DraftModel:
             parts, room = [], limits.tokens
             for own in ready[: limits.sequences]:
                 skip = len(drafts[own])  # the last token, and drafts but the newest one
-                part = Part(own, 1 if skip else min(own.missing, room), drafts[own], skip)
+                part = StepPart(own, 1 if skip else min(own.missing, room), drafts[own], skip)
                 parts.append(part)
                 room -= 1 if skip else part.count
                 if room < 1:
                     break
             result = self.runner.step(batch_of(parts, self.cache))
             drawn = [p for p in parts if p.rows]
-            rows = [sampler.Row(p.sequence, list(p.drafts)) for p in drawn]
+            rows = [sampler.LogitsRow(p.sequence, list(p.drafts)) for p in drawn]
             choices = sampler.choose(result.logits, rows, [p.first + p.rows - 1 for p in drawn])
             for part in parts:  # the last token stays out of the cache, as it is what the next draft begins with
                 if not part.skip:
@@ -212,4 +212,4 @@ class DraftModel:
             self.cache.close(own.value, own.tokens)
 
 
-__all__ = ["Ask", "DraftModel", "Drafter", "Lookup", "SharedText", "SuffixAutomaton"]
+__all__ = ["Ask", "DraftModel", "Drafter", "PromptLookup", "SharedText", "SuffixAutomaton"]

@@ -24,7 +24,7 @@ from .cache import Cache
 from .drafts import Drafter
 from .grammar import GrammarError, Grammars
 from .metrics import Metrics
-from .scheduler import Part, Scheduler, batch_of
+from .scheduler import Scheduler, StepPart, batch_of
 from .sequence import Sequence
 from .speculator import Speculator
 from .stream import Stream
@@ -72,7 +72,7 @@ class Engine:
         self._scheduler = Scheduler(self.cache, step_tokens or self.limits.tokens, self._moved)
         self._speculator = Speculator(lookup, shared_lookup, drafter, draft_tokens)
         self._grammars = Grammars(tokenizer, self.limits.vocabulary) if tokenizer is not None else None
-        self._silent = getattr(tokenizer, "special", frozenset())  # tokens without text
+        self._special: frozenset[int] = getattr(tokenizer, "special", frozenset())
         self._compilers = ThreadPoolExecutor(1, "tilewright-grammar")
         self._compiling = 0
         self._changed = threading.Condition()
@@ -333,7 +333,7 @@ class Engine:
         self._speculator.cost.add(len(batch.tokens), (time.monotonic() - drafted) * 1e3)
         self._metrics.histograms["overhead_seconds"].add(time.monotonic() - now + drafted - began)
 
-    def _room_for_drafts(self, part: Part) -> None:
+    def _room_for_drafts(self, part: StepPart) -> None:
         """Pages and snapshots for the drafts of a part, as many as there are; and snapshots for the rest."""
         value = part.value
         if not part.drafts:
@@ -348,11 +348,11 @@ class Engine:
             return
         part.drafts = part.drafts[: max(self.cache.keep_each(value, part.count + len(part.drafts)) - part.count, 0)]
 
-    def _settle(self, parts: list[Part], result: Result, now: float) -> None:
+    def _settle(self, parts: list[StepPart], result: Result, now: float) -> None:
         """What came out of a step goes to its requests."""
-        rows: list[sampler.Row] = []
+        rows: list[sampler.LogitsRow] = []
         at: list[int] = []
-        mine: list[tuple[Part, int, int]] = []
+        mine: list[tuple[StepPart, int, int]] = []
         for part in parts:
             s, base = part.sequence, part.value.length + part.count
             begun = len(rows)
@@ -367,7 +367,7 @@ class Engine:
                     continue
                 first = part.first + part.rows - 1 - len(part.drafts)
                 for i, mask in enumerate(masks):
-                    rows.append(sampler.Row(s, part.drafts[:i], mask))
+                    rows.append(sampler.LogitsRow(s, part.drafts[:i], mask))
                     at.append(first + i)
             mine.append((part, begun, len(rows)))
         choices = sampler.choose(result.logits, rows, at)
@@ -382,13 +382,13 @@ class Engine:
                 self._speculator.read(part)
                 self.cache.advance(part.value, part.sequence.tokens, part.value.length + part.count)
 
-    def _prompt_logprobs(self, part: Part, logits: np.ndarray) -> None:
+    def _prompt_logprobs(self, part: StepPart, logits: np.ndarray) -> None:
         s, begin = part.sequence, part.value.length + 1
         for i, token in enumerate(s.tokens[begin : begin + part.count]):
             row = logits[part.first + i]
             s.prompt_logprobs.append(sampler.token_logprob(row, token, s.request.sampling.prompt_logprobs or 0))
 
-    def _accept(self, part: Part, choices: list[sampler.Choice], hidden: np.ndarray, now: float) -> None:
+    def _accept(self, part: StepPart, choices: list[sampler.Choice], hidden: np.ndarray, now: float) -> None:
         """The tokens of a sequence: those of its draft that were chosen too, and one more."""
         s, base = part.sequence, part.value.length + part.count
         same = next((i for i, (d, c) in enumerate(zip(part.drafts, choices, strict=False)) if d != c.token), None)
@@ -432,7 +432,8 @@ class Engine:
         if token in s.stops:
             return ("stop", token), s.text.finish()
         text = ""
-        if self.tokenizer is not None and token < self.tokenizer.vocabulary and token not in self._silent:
+        silent = token in self._special and s.request.sampling.skip_special_tokens
+        if self.tokenizer is not None and token < self.tokenizer.vocabulary and not silent:
             text = s.text.push(self.tokenizer.token_bytes(token))
         if s.text.stopped is not None:
             return ("stop", s.text.stopped), text

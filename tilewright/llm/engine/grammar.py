@@ -18,7 +18,7 @@ from ..request import Grammar
 #: bytes of a grammar's text
 _TEXT = 1 << 18
 #: llguidance's own units; about 20 ms for a lexer, 15 ms and 2.5 ms for a step
-_LIMITS = {
+_LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
     "step_max_items": 50_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import threading
 from typing import Any
 
 #: upper bounds: seconds, and tokens of a step
@@ -25,9 +26,10 @@ class Histogram:
 
 
 class Metrics:
-    """One writer, the engine's thread; readers get a copy. A counter that was never added to is 0."""
+    """Counters are added to by any thread, histograms by the engine's; readers get a copy."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.counters: dict[str, float] = dict.fromkeys(
             (
                 *("requests", "requests_finished", "requests_cancelled", "requests_failed", "requests_refused"),
@@ -47,7 +49,8 @@ class Metrics:
         }
 
     def add(self, name: str, by: float = 1) -> None:
-        self.counters[name] += by
+        with self._lock:
+            self.counters[name] += by
 
     def value(self) -> dict[str, Any]:
         return {**self.counters, **{k: h.value() for k, h in self.histograms.items()}}

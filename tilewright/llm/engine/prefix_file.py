@@ -11,7 +11,7 @@ import numpy as np
 
 from ...support.errors import PackageError, UsageError
 from ...support.files import replacing, written
-from .cache import Cache, Value
+from .cache import Cache, CacheValue
 
 _FORM = "tilewright prompt state 1"
 
@@ -29,7 +29,9 @@ def save(cache: Cache, tokens: list[int], fingerprint: str, path: str | os.PathL
         "page_length": cache.page_length,
         "states": {k: [str(v.dtype), list(v.shape)] for k, v in values.items()},
     }
-    arrays = {f"state {k}": np.ascontiguousarray(v).reshape(-1).view(np.uint8) for k, v in values.items()}
+    arrays: dict[str, Any] = {
+        f"state {k}": np.ascontiguousarray(v).reshape(-1).view(np.uint8) for k, v in values.items()
+    }
     with written(path, "save"), replacing(path) as file:
         np.savez(file, head=np.array(json.dumps(head)), tokens=np.asarray(tokens, np.int32), **arrays)
     return True
@@ -41,7 +43,7 @@ def load(cache: Cache, fingerprint: str, path: str | os.PathLike[str]) -> list[i
     head, tokens, values = _read(path)
     if head["model"] != fingerprint or head["page_length"] != cache.page_length:
         raise PackageError(f"{path} is of another model, or of one with another cache", stage="load")
-    value = Value()
+    value = CacheValue()
     state = cache.snapshot() if cache.hybrid else -1
     value.state = -1 if state is None else state
     if state is None or not cache.reserve(value, len(tokens)):

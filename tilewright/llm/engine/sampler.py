@@ -32,7 +32,7 @@ _BLOCKS = 64  # rows that a row of logits is folded into, to find a lower bound 
 
 
 @dataclass
-class Row:
+class LogitsRow:
     """A row of logits. before: drafts between the sequence's tokens and this row's. mask: bool [vocabulary] of tokens
     that a grammar allows."""
 
@@ -50,7 +50,7 @@ class Choice:
     error: str = ""
 
 
-def choose(logits: np.ndarray, rows: list[Row], at: Items[int]) -> list[Choice]:
+def choose(logits: np.ndarray, rows: list[LogitsRow], at: Items[int]) -> list[Choice]:
     """The token of each row; at: where it is in the logits [R, vocabulary]."""
     chosen = np.argmax(logits, 1)  # of a row with a NaN, that NaN's place
     choices = []
@@ -74,7 +74,7 @@ def _changes(s: Any) -> bool:
     return bool(s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty or s.logit_bias)
 
 
-def changed(logits: np.ndarray, row: Row) -> np.ndarray:
+def changed(logits: np.ndarray, row: LogitsRow) -> np.ndarray:
     """A row of logits with penalties, bias and mask."""
     x, seq, s = np.array(logits, np.float32), row.sequence, row.sequence.request.sampling
     if s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty:
@@ -95,7 +95,7 @@ def changed(logits: np.ndarray, row: Row) -> np.ndarray:
     return x
 
 
-def draw(x: np.ndarray, row: Row) -> int:
+def draw(x: np.ndarray, row: LogitsRow) -> int:
     """A token by these logits, the request's sampling parameters and its random numbers; x is overwritten. Of
     many tokens, all but the most probable ones race as one, and a cumulated sum says which of them it was."""
     s, seed = row.sequence.request.sampling, row.sequence.seed
@@ -198,4 +198,4 @@ def token_logprob(logits: np.ndarray, token: int, count: int) -> TokenLogprob:
     return TokenLogprob(token, float(logits[token]) - total, tuple(top))
 
 
-__all__ = ["Choice", "Row", "choose", "draw", "threshold", "token_logprob", "top_values"]
+__all__ = ["Choice", "LogitsRow", "choose", "draw", "threshold", "token_logprob", "top_values"]

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..batch import Batch
-from .cache import Cache, Value
+from .cache import Cache, CacheValue
 from .sequence import Sequence
-from .speculation import Rate
+from .speculation import AcceptanceRate
 
 #: a step that returns the logits of a whole chunk has at most so many tokens of it
 LOGPROB_CHUNK = 32
 
 
 @dataclass
-class Part:
+class StepPart:
     """The next `count` tokens of a sequence, then drafts; the first `skip` of both have been run before. first: the
     first row of the logits that belong to it; rows: how many there are, for its last tokens. proposal: the draft that
     there was, of which `drafts` is the beginning; rate: how often such drafts are right."""
@@ -36,10 +36,10 @@ class Part:
     first: int = -1
     rows: int = 0
     proposal: list[int] = field(default_factory=list)
-    rate: Rate | None = None
+    rate: AcceptanceRate | None = None
 
     @property
-    def value(self) -> Value:
+    def value(self) -> CacheValue:
         """That of the sequence, which runs."""
         assert self.sequence.value is not None
         return self.sequence.value
@@ -73,11 +73,11 @@ class Scheduler:
             self.waiting = [w for w in self.waiting if w[1] is not sequence]
             heapq.heapify(self.waiting)
 
-    def plan(self) -> list[Part]:
+    def plan(self) -> list[StepPart]:
         """The parts of the next step, in the order of keys; drafts are chosen later."""
         self.steps += 1
         self._admit()
-        chosen: dict[Sequence, Part] = {}
+        chosen: dict[Sequence, StepPart] = {}
         budget = self.step_tokens
         decoding = [s for s in self.running if s.missing == 1]
         prefill = len(decoding) < len(self.running)
@@ -85,7 +85,7 @@ class Scheduler:
         turn = sorted(decoding, key=lambda s: s.last_step)[: max(1, budget - (budget // 4 if prefill else 0))]
         for s in sorted(turn, key=lambda s: s.key):
             if s.value is not None and self._room(s, s.value.length + 1, chosen):
-                chosen[s] = Part(s, 1)
+                chosen[s] = StepPart(s, 1)
                 budget -= 1
             elif s.value is not None:
                 self.preempt(s, chosen)
@@ -98,13 +98,13 @@ class Scheduler:
             if not self._room(s, s.value.length + count, chosen):
                 count = min(count, len(s.value.table) * self.cache.page_length - s.value.length)
             if count > 0:
-                chosen[s] = Part(s, count)
+                chosen[s] = StepPart(s, count)
                 budget -= count
         for s in chosen:
             s.last_step = self.steps
         return sorted(chosen.values(), key=lambda p: p.sequence.key)
 
-    def _room(self, sequence: Sequence, length: int, chosen: dict[Sequence, Part]) -> bool:
+    def _room(self, sequence: Sequence, length: int, chosen: dict[Sequence, StepPart]) -> bool:
         """Pages for so many positions, if need be from sequences that come later."""
         assert sequence.value is not None
         while not self.cache.reserve(sequence.value, length):
@@ -114,7 +114,7 @@ class Scheduler:
             self.preempt(last, chosen)
         return True
 
-    def preempt(self, sequence: Sequence, chosen: dict[Sequence, Part]) -> None:
+    def preempt(self, sequence: Sequence, chosen: dict[Sequence, StepPart]) -> None:
         """It gives up its room and waits again; what it had computed stays in the tree as long as there is room."""
         assert sequence.value is not None
         chosen.pop(sequence, None)
@@ -168,7 +168,7 @@ class Scheduler:
                     return True
         return False
 
-    def boundaries(self, part: Part) -> list[int]:
+    def boundaries(self, part: StepPart) -> list[int]:
         """Lengths within a chunk after which the tree should have a snapshot: the last whole page of the prompt, where
         another sequence parted from this one's beginning, and the last whole page of the chunk."""
         value, length = part.value, self.cache.page_length
@@ -177,7 +177,7 @@ class Scheduler:
         return sorted({at for at in (prompt, value.branch, end // length * length) if value.length < at <= end})
 
 
-def batch_of(parts: list[Part], cache: Cache) -> Batch:
+def batch_of(parts: list[StepPart], cache: Cache) -> Batch:
     """The arrays of a step; sets `first` and `rows` of each part."""
     length = cache.page_length
     tokens: list[int] = []
@@ -226,4 +226,4 @@ def _common(a: list[int], b: list[int]) -> int:
     return int(np.argmax(x != y))
 
 
-__all__ = ["Part", "Scheduler", "batch_of"]
+__all__ = ["StepPart", "Scheduler", "batch_of"]

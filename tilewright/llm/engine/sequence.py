@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..request import Piece, Request, TokenLogprob
-from .cache import Value
+from .cache import CacheValue
 from .grammar import Matcher
-from .speculation import Rate
+from .speculation import AcceptanceRate
 from .stream import Mailbox
 from .text import Text
 
@@ -30,7 +30,7 @@ class Sequence:
     seed: int
     arrived: float
     tokens: list[int] = field(default_factory=list)
-    value: Value | None = None
+    value: CacheValue | None = None
     mailbox: Mailbox = field(default_factory=Mailbox)
     cancelled: bool = False
     last_step: int = 0
@@ -45,8 +45,8 @@ class Sequence:
         self.text = Text(self.request.sampling.stop)
         self.counts: dict[int, int] = {}  # tokens of the text
         self.matcher: Matcher | None = None
-        self.lookup: Any = None  # drafts.Lookup
-        self.rates: dict[tuple[str, int], Rate] = {}
+        self.lookup: Any = None  # drafts.PromptLookup
+        self.rates: dict[tuple[str, int], AcceptanceRate] = {}
         self.hidden: np.ndarray | None = None
         self.sent = False
 

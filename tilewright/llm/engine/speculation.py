@@ -43,7 +43,7 @@ class CostCurve:
         entry[2] = self.steps
 
     def __call__(self, tokens: int) -> float:
-        """Between two that were measured on a line; above all of them like the last, so that it is tried."""
+        """Between two that were measured on a line."""
         if not self._keys:
             return 1.0
         at = bisect.bisect_left(self._keys, tokens if tokens <= 64 else 64 + int(8 * math.log2(tokens / 64)))
@@ -54,24 +54,33 @@ class CostCurve:
                 return self(tokens)
         upper = self._known[self._keys[min(at, len(self._keys) - 1)]]
         lower = self._known[self._keys[max(at - 1, 0)]]
-        if upper[0] <= lower[0] or tokens >= upper[0]:
-            return upper[1]
         if tokens <= lower[0]:
             return lower[1]
+        if tokens >= upper[0]:
+            return self._above(tokens) if at == len(self._keys) else upper[1]
         return lower[1] + (upper[1] - lower[1]) * (tokens - lower[0]) / (upper[0] - lower[0])
 
+    def _above(self, tokens: int) -> float:
+        """More tokens than were ever measured: half as steep as it was until there, so that it is tried, but never far
+        from what is known."""
+        least, most = self._known[self._keys[0]], self._known[self._keys[-1]]
+        if most[0] > least[0]:
+            slope = max(most[1] - least[1], 0.0) / (most[0] - least[0]) / 2
+            return most[1] + slope * (tokens - most[0])
+        return most[1] * max(1.0, tokens / (2 * most[0]))
 
-class Rate:
+
+class AcceptanceRate:
     """How often the next token of a draft is right, lately; without any, as it was elsewhere.
 
-    >>> rate = Rate(Rate())
+    >>> rate = AcceptanceRate(AcceptanceRate())
     >>> for _ in range(20):
     ...     rate.add(3, 4)
     >>> 0.7 < rate() < 0.75
     True
     """
 
-    def __init__(self, elsewhere: Rate | None = None) -> None:
+    def __init__(self, elsewhere: AcceptanceRate | None = None) -> None:
         self.elsewhere, self.right, self.tried = elsewhere, 0.0, 0.0
 
     def add(self, right: int, tried: int) -> None:
@@ -119,4 +128,4 @@ def lengths(
     return counts
 
 
-__all__ = ["CostCurve", "Rate", "lengths"]
+__all__ = ["CostCurve", "AcceptanceRate", "lengths"]

@@ -8,9 +8,9 @@ import warnings
 import numpy as np
 
 from . import drafts, speculation
-from .scheduler import Part
+from .scheduler import StepPart
 from .sequence import Sequence
-from .speculation import CostCurve, Rate
+from .speculation import AcceptanceRate, CostCurve
 
 
 class Speculator:
@@ -26,20 +26,20 @@ class Speculator:
         self.shared = drafts.SharedText() if shared and lookup else None
         self.cost = CostCurve()
         self.lengths = speculation.lengths
-        self._rates: dict[tuple[str, int], Rate] = {}
+        self._rates: dict[tuple[str, int], AcceptanceRate] = {}
         self._price = 0.2  # of a token of the drafter, in units of a step
 
-    def read(self, part: Part) -> None:
+    def read(self, part: StepPart) -> None:
         """Index a chunk of a prompt."""
         s = part.sequence
         if self.lookup and self.most and s.limit > 1:
-            s.lookup = s.lookup or drafts.Lookup(s.tokens, self.shared)
+            s.lookup = s.lookup or drafts.PromptLookup(s.tokens, self.shared)
             s.lookup.read(s.tokens, part.value.length + part.count)
 
-    def draft(self, parts: list[Part], room: int) -> None:
+    def draft(self, parts: list[StepPart], room: int) -> None:
         """Set the drafts of these parts, `room` tokens at most together."""
         tokens, texts = sum(p.count for p in parts), sum(p.complete for p in parts)
-        offers: list[tuple[Part, int, float]] = []
+        offers: list[tuple[StepPart, int, float]] = []
         for part in parts:
             s = part.sequence
             most = min(self.most, s.limit - s.generated - 1)
@@ -65,13 +65,13 @@ class Speculator:
         if asked:
             self._ask({p.sequence: p for p in parts}, asked)
 
-    def _propose(self, part: Part, most: int) -> None:
+    def _propose(self, part: StepPart, most: int) -> None:
         """A proposal that costs nothing: what a grammar demands, or text that was there before."""
         s = part.sequence
         if s.matcher is not None and (forced := s.matcher.forced()[:most]):
             part.proposal, part.rate = forced, self._rate(s, "grammar", 0)
         elif self.lookup:
-            s.lookup = s.lookup or drafts.Lookup(s.tokens, self.shared)
+            s.lookup = s.lookup or drafts.PromptLookup(s.tokens, self.shared)
             found, matched = s.lookup.propose(s.tokens, most)
             if s.matcher is not None:
                 found = found[: s.matcher.allowed(found)]
@@ -79,7 +79,7 @@ class Speculator:
             if found and (self.drafter is None or rate() >= self._rate(s, "drafter", 0)()):
                 part.proposal, part.rate = found, rate
 
-    def _ask(self, parts: dict[Sequence, Part], asked: list[drafts.Ask]) -> None:
+    def _ask(self, parts: dict[Sequence, StepPart], asked: list[drafts.Ask]) -> None:
         assert self.drafter is not None
         began = time.monotonic()
         try:
@@ -97,7 +97,7 @@ class Speculator:
             price = (time.monotonic() - began) * 1e3 / count / self.cost.base
             self._price += 0.1 * (price - self._price)
 
-    def verified(self, part: Part, right: int, token: int) -> None:
+    def verified(self, part: StepPart, right: int, token: int) -> None:
         """So many tokens of a part's draft were right; `token` came next to what the part began with."""
         if part.rate is not None and part.drafts:
             part.rate.add(right, min(right + 1, len(part.drafts)))
@@ -111,10 +111,10 @@ class Speculator:
         if self.drafter:
             self.drafter.forget(s)
 
-    def _rate(self, s: Sequence, source: str, kind: int) -> Rate:
+    def _rate(self, s: Sequence, source: str, kind: int) -> AcceptanceRate:
         key = source, kind
         if key not in s.rates:
-            s.rates[key] = Rate(self._rates.setdefault(key, Rate()))
+            s.rates[key] = AcceptanceRate(self._rates.setdefault(key, AcceptanceRate()))
         return s.rates[key]
 
     def note_hidden(self, s: Sequence, hidden: np.ndarray) -> None:

@@ -59,7 +59,9 @@ def block_weights_of(tensor: GgufTensor) -> BlockWeights | None:
     rows = tensor.data.reshape(-1, k // size, bytes_)
     step = max(CHUNK // k, 1)
     part = _unpacked(kind, np.asarray(rows[:step]), k)
-    made = {f: np.empty((len(rows), *a.shape[1:]), a.dtype) for f in FIELDS if (a := getattr(part, f)) is not None}
+    made: dict[str, Any] = {
+        f: np.empty((len(rows), *a.shape[1:]), a.dtype) for f in FIELDS if (a := getattr(part, f)) is not None
+    }
     for i in range(0, len(rows), step):
         part = part if i == 0 else _unpacked(kind, np.asarray(rows[i : i + step]), k)
         for name in made:

@@ -81,9 +81,10 @@ def weights_of(file: GgufFile, architecture: GgufArchitecture, config: dict[str,
         if to is None:
             continue
         scale = file.tensors.get(name.removesuffix(".weight") + SCALE)
-        for part, rows in (architecture.rows(to, config) or {to: None}).items():
-            taken = tensor if rows is None else _rows(tensor, rows)
-            made |= _weight(architecture, part, taken, None if scale is None else scale.array())
+        parts = architecture.rows(to, config)
+        taken = {to: tensor} if parts is None else {part: _rows(tensor, rows) for part, rows in parts.items()}
+        for part, its in taken.items():
+            made |= _weight(architecture, part, its, None if scale is None else scale.array())
     if unknown:
         more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
         raise UnsupportedError(

@@ -96,7 +96,7 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     ids = {name: get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
     tokens = {f"{name}_token": texts[i] for name, i in ids.items() if i is not None and i < len(texts)}
     ends = {get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")} - {None}
-    ends |= {int(i) for i in np.flatnonzero(types == CONTROL) if texts[i] in END}
+    ends |= {i for i in np.flatnonzero(types == CONTROL).tolist() if texts[i] in END}
     add_bos, add_eos = bool(get("tokenizer.ggml.add_bos_token", begin)), get("tokenizer.ggml.add_eos_token", False)
     return Tokenizer(hf, tokens, frozenset(ends), _templates(file), add_bos, bool(add_eos))
 
@@ -132,8 +132,8 @@ def _pieces(file: GgufFile, texts: Sequence[str], types: np.ndarray) -> tokenize
     if len(scores) != len(texts):
         raise ModelError(f"{str(file.path)!r} has {len(texts)} tokens and {len(scores)} scores", stage="import")
     vocabulary = {t: i for i, t in enumerate(texts)}
-    plain = {texts[i] for i in np.flatnonzero(types == NORMAL)}
-    order = np.lexsort((np.arange(len(texts)), -scores))
+    plain = {texts[i] for i in np.flatnonzero(types == NORMAL).tolist()}
+    order = np.lexsort((np.arange(len(texts)), -scores)).tolist()
     merges = [
         (text[:at], text[at:])
         for text in (texts[i] for i in order)
@@ -159,11 +159,11 @@ def _add_tokens(file: GgufFile, hf: tokenizers.Tokenizer, texts: Sequence[str], 
     # Phi 3 takes the white space behind its marks with them; the file does not say so
     strips = file.get("general.architecture") == "phi3" and file.get("tokenizer.ggml.model") == "llama"
     plain = {"<unk>", "<s>", "<|endoftext|>"}
-    special = [texts[i] for i in np.flatnonzero(types == CONTROL)]
+    special = [texts[i] for i in np.flatnonzero(types == CONTROL).tolist()]
     hf.add_special_tokens(
         [AddedToken(t, special=True, normalized=False, rstrip=strips and t not in plain) for t in special]
     )
-    users = [texts[i] for i in np.flatnonzero(types == USER)]
+    users = [texts[i] for i in np.flatnonzero(types == USER).tolist()]
     hf.add_tokens([AddedToken(t, special=False, normalized=SPACE in t) for t in users])
 
 

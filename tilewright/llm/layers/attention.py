@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...ir.types import Type
+from . import cache
 from .norm import normalized, normalized_heads
 from .rope import rotated
 
@@ -51,22 +52,21 @@ class Attention:
         return self.v_head_dim or self.head_dim
 
     def states(self, pool: Pool) -> dict[str, Type]:
-        page = (pool.pages, pool.page_length, self.kv_heads)
-        return {"k": Type((*page, self.head_dim), pool.dtype), "v": Type((*page, self.value_dim), pool.dtype)}
+        sizes = {"k": self.head_dim, "v": self.value_dim}
+        return {n: t for name, size in sizes.items() for n, t in cache.pages(pool, self.kv_heads, name, size).items()}
 
     def build(self, at: Scope, x: ir.Value) -> ir.Value:
-        make, inputs = at.make, at.step.inputs
+        make = at.make
         q, k, v, gate = self._projected(at, x)
-        for name, rows in (("k", k), ("v", v)):
-            at.set_state(name, make("write_pages", at.state(name), rows, inputs["slots"], place=at.name))
-        sinks = at.vector("sinks") if self.sinks else None
-        out = make(
-            "ragged_attention",
-            *(q, at.state("k"), at.state("v"), inputs["table"], inputs["starts"], inputs["lengths"], sinks),
+        cache.write(at, "k", k)
+        cache.write(at, "v", v)
+        out = cache.attend(
+            at,
+            q,
+            at.vector("sinks") if self.sinks else None,
             scale=self.head_dim**-0.5 if self.scale is None else self.scale,
             window=self.window,
             softcap=self.softcap,
-            place=at.name,
         )
         out = make("reshape", out, shape=(-1, self.heads * self.value_dim))
         if gate is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...ops.block_experts import COLUMNS
 from ...ops.block_weights import BlockWeights
+from .linear import block_operands, byte_rows, linear
 from .mlp import Mlp, activated
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from ...ir.types import Type
     from ..config import Pool
     from ..scope import Scope
-
-#: the least numbers of x that have a scale together, where weights are in blocks
-LEAST_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,10 @@ class Router:
     pairs: bool = False
 
     def build(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The experts of each token, i32 [T, each], and their shares, f32 [T, each]."""
+        """The experts of each token, i64 [T, each], and their shares, f32 [T, each]."""
         make = at.make
-        logits = at.linear(x, "router")
+        # in f32 whatever the rest is in: near scores would change places
+        logits = linear(make, x, [at.weight("router.weight")], place=f"{at.name}.router", precision="f32")
         scores = make("softmax", logits, axis=1) if self.scores == "softmax" else make("sigmoid", logits)
         choice = scores
         if (at / "router").has("correction"):
@@ -62,7 +61,7 @@ class Router:
             shares = make("div", shares, total)
         if self.scale != 1:
             shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
-        return make("cast", chosen, to="i32"), shares
+        return chosen, shares
 
     def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
         """The scores, -inf in all groups but the best."""
@@ -144,11 +143,10 @@ class Experts:
         whole = BlockWeights.joined([w for p in parts for w in (*p, *([nothing(p[0], padding)] if padding else []))])
         if whole is None:  # kinds differ
             return make("concat", *[self._product(at, x, (n,), starts, rows) for n in names], axis=1)
-        given = [None if a is None else make.constant(a, place) for a in whole.operands]
         name, inputs = "expert_block_matmul", [x]
-        if whole.zero is None or whole.zero.dtype == np.uint8:
-            name = "expert_integer_block_matmul"
-            inputs = make("quantize_blocks", x, block=max(whole.block, LEAST_BLOCK), part=whole.block)
+        if at.step.precision != "f32" and (whole.zero is None or whole.zero.dtype == np.uint8):
+            name, inputs = "expert_integer_block_matmul", byte_rows(make, x, whole)
+        given = block_operands(make, whole, place)
         y = make(name, *inputs, *given, starts, rows, place=place, **whole.attributes)
         return make("split", y, sizes=(columns, padding), axis=1)[0] if padding else y
 
@@ -165,7 +163,9 @@ def stacked(parts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 def nothing(like: BlockWeights, rows: int) -> BlockWeights:
     """So many rows of zeros, of the form of other weights."""
     names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
-    zeros = {n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None}
+    zeros: dict[str, Any] = {
+        n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None
+    }
     return replace(like, **zeros)
 
 

@@ -9,7 +9,10 @@ import numpy as np
 
 from ...ir.types import Type
 from ...ops.block_weights import BlockWeights
+from ...ops.write_quantized_pages import rotation
+from ...support.errors import UnsupportedError
 from ..config import Norm
+from . import cache
 from .norm import normalized
 from .rope import rotated
 
@@ -44,10 +47,15 @@ class LatentAttention:
     recurrent = False
 
     def states(self, pool: Pool) -> dict[str, Type]:
-        return {"k": Type((pool.pages, pool.page_length, 1, self.rank + self.rope.dim), pool.dtype)}
+        depth = self.rank + self.rope.dim
+        if pool.dtype in cache.BITS and self.rank % rotation(depth):
+            raise UnsupportedError(
+                f"latent vectors of {self.rank} + {self.rope.dim} numbers have no {pool.dtype} cache"
+            )
+        return cache.pages(pool, 1, "k", depth)
 
     def build(self, at: Scope, x: ir.Value) -> ir.Value:
-        make, inputs, heads, turned = at.make, at.step.inputs, self.heads, self.rope.dim
+        make, heads, turned = at.make, self.heads, self.rope.dim
         q, kv = self._projected(at, x)
         q, q_turned = make("split", make("reshape", q, shape=(-1, heads, self.head_dim + turned)),
                            sizes=(self.head_dim, turned), axis=2)  # fmt: skip
@@ -57,16 +65,10 @@ class LatentAttention:
         both = rotated(make, both, *at.step.angles(self.rope), self.rope)
         q_turned, k_turned = make("split", both, sizes=(heads, 1), axis=1)
         row = make("concat", make("reshape", latent, shape=(-1, 1, self.rank)), k_turned, axis=2)
-        at.set_state("k", make("write_pages", at.state("k"), row, inputs["slots"], place=at.name))
+        cache.write(at, "k", row)
         keys, values = self._absorbed(at)
         q = make("concat", make("einsum", q, keys, equation="thn,hnl->thl"), q_turned, axis=2)
-        out = make(
-            "ragged_attention",
-            *(q, at.state("k"), None, inputs["table"], inputs["starts"], inputs["lengths"], None),
-            scale=self.scale,
-            width=self.rank,
-            place=at.name,
-        )
+        out = cache.attend(at, q, scale=self.scale, width=self.rank)
         out = make("einsum", out, values, equation="thl,hvl->thv")
         return at.linear(make("reshape", out, shape=(-1, heads * self.v_head_dim)), "o")
 

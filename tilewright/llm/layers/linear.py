@@ -56,14 +56,20 @@ def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], p
     parts = []
     for w in weights if joined is None else [joined]:
         if rounded and (w.zero is None or w.zero.dtype == np.uint8):
-            block = w.block if w.shape[1] % X_BLOCK else max(w.block, X_BLOCK)
-            rows = make("quantize_blocks", x, block=block, part=w.block)
+            rows = byte_rows(make, x, w)
             parts.append(
                 make("integer_block_matmul", *rows, *block_operands(make, w, place), **w.attributes, place=place)
             )
         else:
             parts.append(make("block_matmul", x, *block_operands(make, w, place), **w.attributes, place=place))
     return parts[0] if len(parts) == 1 else make("concat", *parts, axis=1)
+
+
+def byte_rows(make: Maker, x: ir.Value, weights: BlockWeights) -> list[ir.Value]:
+    """x rounded to 8 bits by blocks, as `IntegerBlockMatmul` takes it with these weights."""
+    block = weights.block if weights.shape[1] % X_BLOCK else max(weights.block, X_BLOCK)
+    rows: list[ir.Value] = make("quantize_blocks", x, block=block, part=weights.block)
+    return rows
 
 
 def block_operands(make: Maker, weights: BlockWeights, name: str) -> list[ir.Value | None]:
@@ -89,10 +95,9 @@ def rows_of_tiled(make: Maker, weight: ir.Value, indices: ir.Value) -> ir.Value:
     return make("cast", found, to="f32")
 
 
-def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int, precision: str = "auto") -> ir.Value:
-    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]; see `linear`."""
-    if type_of(weight).dtype == "bf16" and precision != "f32":
-        x = make("cast", x, to="bf16")
+def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int) -> ir.Value:
+    """x [T, K] times the transpose of the first `rows` rows of what `tiled_rows` made: f32 [T, rows]. x stays as it is:
+    rounded to bf16 it would want the weights in another layout, and few rows want logits."""
     attributes = {} if type_of(weight).dtype == "f32" else {"dtype": "f32"}
     out = make("einsum", x, weight, equation="mk,akb->mab", place="head", **attributes)
     count = type_of(weight).dims[0] * TILE
@@ -100,4 +105,4 @@ def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int, precisio
     return out if count == rows else make("split", out, sizes=(rows, count - rows), axis=1)[0]
 
 
-__all__ = ["linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]
+__all__ = ["block_operands", "byte_rows", "linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]

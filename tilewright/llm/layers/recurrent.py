@@ -96,8 +96,8 @@ class GatedDeltaNet:
         v = make("reshape", v, shape=(-1, self.heads, self.head_dim))
         y = attended(at, q, k, v, make("mul", _steps(at, a), _decay(at)), make("sigmoid", b))
         y = make("rms_norm", y, (at / "norm").vector("weight"), epsilon=self.epsilon)
-        y = make("mul", make("reshape", y, shape=(-1, self.sizes[2])), make("silu", z))
-        return at.linear(y, "o")
+        y = make("mul", y, make("silu", make("reshape", z, shape=(-1, self.heads, self.head_dim))))
+        return at.linear(make("reshape", y, shape=(-1, self.sizes[2])), "o")
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,15 @@ class LayerProgram:
             at = _Recording(step, f"layers.{number}.{block.name}", number, found)
             inner = block.body.build(at, normalized(at / "before", block.before, y))
             inner = normalized(at / "after", block.after, inner)
-            scaled = inner if block.scale == 1 else make("mul", inner, make.constant(np.float32(block.scale)))
+            scaled = (
+                inner if block.scale == 1 else make("mul", inner, make.constant(np.asarray(block.scale, np.float32)))
+            )
             y = make("add", y, scaled)
         outputs = [("y", y), *((f"p{i}", v) for i, v in enumerate(found.values()))]
         self.products = list(found)
         self._executable = tw.compile(make.finish(outputs), threads=threads, cache=False)
-        self._rest = [*(inputs[n] for n in names), *(np.zeros(t.shape, np.float32) for t in states.values())]
+        zeros = (np.zeros([d or 0 for d in t.shape], np.float32) for t in states.values())
+        self._rest = [*(inputs[n] for n in names), *zeros]
 
     def __call__(self, x: np.ndarray) -> tuple[np.ndarray, dict[tuple[str, ...], np.ndarray]]:
         """What the layer makes of x [T, hidden], and the inputs [T, K] of its products."""

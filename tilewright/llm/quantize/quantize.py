@@ -83,8 +83,8 @@ def quantize(
     the weights before and after.
 
     method: "rtn" rounds to nearest; "awq" first scales columns by the size of the activations; "gptq" makes up for
-    what is lost. The two run the model on the first `most_tokens` of the tokens `calibration`. A head of its own gets 8
-    bits. Embeddings, experts of mixtures and what is not multiplied with activations stay as they are.
+    what is lost. The two run the model on the first `most_tokens` of the tokens `calibration`. Embedding and head get 8
+    bits. Experts of mixtures, and what is not multiplied with activations, stay as they are.
 
     UsageError for a method, a format or a folder that is not possible; ModelError, UnsupportedError as in `load_model`.
     """
@@ -115,8 +115,9 @@ def quantize(
             writer.add(_calibrated(flow, i, own, method, form, threads))
     report("embedding and head", len(layers) / (len(layers) + 1))
     rest = {n: w for n, w in weights.items() if not n.startswith("layers.")}
-    if "head.weight" in rest and (head := _rounded(rest["head.weight"], replace(form, bits=8))) is not None:
-        rest["head.weight"] = head
+    for name in {"embedding.weight", "head.weight"} & set(rest):
+        if (q := _rounded(rest[name], replace(form, bits=8))) is not None:
+            rest[name] = q
     writer.add(rest)
     writer.finish()
     return sum(w.nbytes for w in weights.values()), writer.bytes

@@ -80,8 +80,9 @@ class Format:
                 tried = self.parameters(blocks, part)
                 error = (weight * (self.values(self.codes(blocks, *tried), *tried) - blocks) ** 2).sum(-1)
                 better = error < least
-                least = np.where(better, error, least)
-                best = tuple(None if t is None else np.where(better, t, b) for t, b in zip(tried, best, strict=True))
+                for kept, new in zip((least, *best), (error, *tried), strict=True):
+                    if kept is not None and new is not None:
+                        kept[better] = new[better]
         return self.packed(self.codes(blocks, *best), *best)
 
 

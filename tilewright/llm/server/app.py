@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -39,11 +40,12 @@ def make_app(
     models: Mapping[str, Batcher] | None = None,
     *,
     api_key: str | None = None,
+    hosts: Sequence[str] = (),
     limits: ServerLimits | None = None,
     on_close: Callable[[], object] = lambda: None,
 ) -> Starlette:
     """The server as an ASGI application: OpenAI's interface for a language model, the Open Inference Protocol v2 for
-    other models by their names. `on_close` is called when it ends.
+    other models by their names. hosts: the names by which it may be asked; none: any. `on_close` is called at the end.
 
         app = make_app(Language("small", engine, tokenizer, context=4096))
         uvicorn.run(app, host="127.0.0.1")
@@ -109,7 +111,7 @@ def make_app(
         *inference.routes(models, limits, _body),
     ]
     handlers: Any = {Problem: _problem, HTTPException: _http_exception, Exception: _internal}
-    middleware = [Middleware(_Guard, api_key=api_key, measures=measures)]
+    middleware = [Middleware(_Guard, api_key=api_key, hosts=hosts, measures=measures)]
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=life)
 
 
@@ -147,10 +149,10 @@ def _internal(request: Request, error: Exception) -> Response:
 
 
 class _Guard:
-    """Checks the key, and counts requests and their seconds."""
+    """Checks the key and the host, and counts requests and their seconds."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None, measures: Measures) -> None:
-        self._app, self._measures = app, measures
+    def __init__(self, app: ASGIApp, api_key: str | None, hosts: Sequence[str], measures: Measures) -> None:
+        self._app, self._hosts, self._measures = app, hosts, measures
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,21 +168,25 @@ class _Guard:
             await send(message)
 
         try:
-            if self._allowed(scope):
-                await self._app(scope, receive, seen)
-            else:
-                said = "the API key is missing or wrong (Authorization: Bearer KEY)"
-                await Problem(401, said, code="invalid_api_key").response()(scope, receive, seen)
+            problem = self._refused(scope)
+            await (self._app if problem is None else problem.response())(scope, receive, seen)
         finally:
             route = scope.get("route")
             self._measures.request(getattr(route, "path", "other"), status, time.perf_counter() - begin)
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _refused(self, scope: Scope) -> Problem | None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and re.sub(r":\d+$", "", host).lower() not in self._hosts:  # a page whose name leads here
+            return Problem(
+                403, f"this server is not {host[:100]!r}: with an API key it has any name", code="wrong_host"
+            )
         if self._key is None or scope["path"] in OPEN:
-            return True
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        kind, _, key = given.partition(b" ")
-        return kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
+            return None
+        kind, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key):
+            return None
+        return Problem(401, "the API key is missing or wrong (Authorization: Bearer KEY)", code="invalid_api_key")
 
 
 __all__ = ["make_app"]

@@ -115,7 +115,10 @@ class Batcher:
             chosen = self._take()
             if not chosen:
                 continue
-            results = await loop.run_in_executor(self._thread, self._run, [w.arrays for w in chosen])
+            try:
+                results = await loop.run_in_executor(self._thread, self._run, [w.arrays for w in chosen])
+            except Exception as error:  # nobody may wait for ever
+                results = [error] * len(chosen)
             for w, result in zip(chosen, results, strict=True):
                 if w.done.done():
                     continue

@@ -152,8 +152,9 @@ class Fields:
             self._left.pop(name, None)
 
     def done(self) -> None:
-        if self._left:
-            name = (self.path + next(iter(self._left)))[:200]
+        left = [name for name, value in self._left.items() if value is not None]
+        if left:
+            name = (self.path + left[0])[:200]
             raise Problem(400, f"unknown field {name!r}", name)
 
 

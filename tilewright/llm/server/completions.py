@@ -53,8 +53,8 @@ async def completions(body: Any, language: Language, stack: AsyncExitStack) -> R
     priority = fields.integer("priority", 0, -1000, 1000)
     fields.fixed({"best_of": n, "suffix": ""})
     fields.ignore("reasoning_effort")
-    if echo and logprobs is not None:
-        raise fields.wrong("echo", "does not go with 'logprobs' here")
+    if echo:
+        shared["prompt_logprobs"] = logprobs
     fields.done()
     if len(prompts) * n > limits.prompts:
         raise fields.wrong("n", f"times the prompts is {len(prompts) * n}, at most {limits.prompts} are allowed")
@@ -78,15 +78,16 @@ async def completions(body: Any, language: Language, stack: AsyncExitStack) -> R
         "model": language.name,
     }
     begins = [_text(language, prompts[i // n]) if echo else "" for i in range(len(found))]
+    firsts = [p[:1] for p in encoded for _ in range(n)] if echo else [[]] * len(found)
     if stream:
-        events = _events(answers, found, begins, head, language, usage_last, n)
+        events = _events(answers, found, begins, firsts, head, language, usage_last, n)
         return Events(stack, events, limits.seconds)
     await collect(answers, found)
     choices = [
         {
             "index": i,
             "text": begins[i] + a.text,
-            "logprobs": None if logprobs is None else _logprobs(a.logprobs, language, len(begins[i])),
+            "logprobs": None if logprobs is None else _logprobs(firsts[i], a.prompt_logprobs, a.logprobs, language),
             "finish_reason": a.finish,
         }
         for i, a in enumerate(found)
@@ -98,20 +99,23 @@ async def _events(
     answers: Answers,
     found: Sequence[Answer],
     begins: list[str],
+    firsts: list[Sequence[int]],
     head: dict[str, Any],
     language: Language,
     usage_last: bool,
     n: int,
 ) -> AsyncIterator[bytes]:
     tail = {"usage": None} if usage_last else {}
-    offsets = [len(b) for b in begins]
+    offsets = [0] * len(found)
     async with aclosing(answers.pieces()) as pieces:
         async for number, piece in pieces:
             answer = found[number]
             answer.feed(piece)
             text, begins[number] = begins[number] + piece.text, ""
-            logprobs = _logprobs(piece.logprobs, language, offsets[number]) if piece.logprobs else None
-            offsets[number] += len(piece.text)
+            first, firsts[number] = firsts[number], []
+            entries = piece.logprobs
+            logprobs = _logprobs(first, piece.prompt_logprobs, entries, language, offsets[number]) if entries else None
+            offsets[number] += len(text)
             if text or logprobs or answer.finish:
                 choice = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": answer.finish}
                 yield event({**head, "choices": [choice], **tail})
@@ -123,15 +127,25 @@ def _text(language: Language, prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else language.tokenizer.decode(prompt)
 
 
-def _logprobs(entries: Sequence[TokenLogprob], language: Language, offset: int) -> dict[str, Any]:
-    tokens = [language.token_text(e.token) for e in entries]
+def _logprobs(
+    first: Sequence[int],
+    prompt: Sequence[TokenLogprob],
+    entries: Sequence[TokenLogprob],
+    language: Language,
+    offset: int = 0,
+) -> dict[str, Any]:
+    """Tokens with their logarithms of probability. first: of a prompt that is repeated, a token that nothing precedes;
+    `prompt`: its others."""
+    shown = [*prompt, *entries]
+    tokens = [language.token_text(t) for t in (*first, *(e.token for e in shown))]
     offsets = [offset]
     for token in tokens:
         offsets.append(offsets[-1] + len(token))
+    nothing: list[Any] = [None] * len(first)
     return {
         "tokens": tokens,
-        "token_logprobs": [finite(e.logprob) for e in entries],
-        "top_logprobs": [{language.token_text(t): finite(p) for t, p in e.top} for e in entries],
+        "token_logprobs": [*nothing, *(finite(e.logprob) for e in shown)],
+        "top_logprobs": [*nothing, *({language.token_text(t): finite(p) for t, p in e.top} for e in shown)],
         "text_offset": offsets[:-1],
     }
 
@@ -151,9 +165,10 @@ async def embeddings(body: Any, language: Language, stack: AsyncExitStack) -> Re
     fields.done()
     vectors: list[np.ndarray] = []
     count = 0
-    for begin in range(0, len(inputs), AT_A_TIME):
+    size = max(min(AT_A_TIME, language.engine.queue), 1)
+    for begin in range(0, len(inputs), size):
 
-        def make(part: Sequence[Prompt] = inputs[begin : begin + AT_A_TIME]) -> list[Request]:
+        def make(part: Sequence[Prompt] = inputs[begin : begin + size]) -> list[Request]:
             encoded = [language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in part]
             for tokens in encoded:
                 language.check_length(tokens, 1, "input")

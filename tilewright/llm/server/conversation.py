@@ -51,6 +51,8 @@ class Conversation:
                 **self.sampling,
                 "grammar": grammar,
                 "max_tokens": language.check_length(tokens, self.wanted, "messages"),
+                # what marks calls and reasoning may be special tokens
+                "skip_special_tokens": not (self.tools or language.reasoning),
             }
             return [Request(tokens, sampling, priority=self.priority) for sampling in choices_of(shared, self.n)]
 

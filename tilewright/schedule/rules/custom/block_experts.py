@@ -30,7 +30,7 @@ def build(product: Product, beside: tuple[str, ...], first: int) -> Direct:
     assert starts is not None
     count, x_rows, total = read.shape(starts)[0] - 1, read.shape(product.x)[0], product.rows
     inputs = frozenset([*operands[:first], *beside])
-    e, most = Var("e"), product.few_high()
+    e, most = Var("e"), Product.few_high(product)
     product.place = e * (product.columns // product.width) + Var("nt")
 
     def few(height: int, at: Expr) -> Stmt:

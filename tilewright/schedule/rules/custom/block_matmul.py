@@ -27,8 +27,8 @@ from .block_weights import Weights
 from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
-#: rows up to which numbers are used as they are unpacked in registers, by tiles
-DIRECT = 16
+#: rows up to which bytes are unpacked again for each tile
+BYTE_ROWS = 16
 #: vectors of a tile of columns
 VECTORS = 2
 #: the part of the first cache that unpacked numbers may take
@@ -74,6 +74,11 @@ class Product:
         """Rows that share what is unpacked in registers."""
         return 4 if self.machine.many_registers else 3
 
+    @property
+    def few_rows(self) -> int:
+        """Rows up to which numbers are used as they are unpacked, by tiles."""
+        raise NotImplementedError
+
     # ---- places ----
 
     @property
@@ -88,7 +93,8 @@ class Product:
 
     def over_columns(self, body: Stmt, *, whole: bool = True) -> Stmt:
         """`body` for the columns of a tile; all lanes, or (not `whole`) only those that there are."""
-        count, lane = index(self.vectors), index(self.lanes)
+        count: Expr = index(self.vectors)
+        lane: Expr = index(self.lanes)
         if not whole and self.columns % self.width:
             count = minimum(self.vectors, index(self.tiles) - Var("nt") * self.vectors)
             if self.columns % self.lanes:
@@ -112,10 +118,10 @@ class Product:
 
     def build(self) -> Direct:
         few = self.in_tiles(self.few_high(), "f", self.few)
-        if lowest(self.rows) > DIRECT:
+        if lowest(self.rows) > self.few_rows:
             made = self.many()
-        elif highest(self.rows) > DIRECT:
-            made = If(_below(self.rows, DIRECT + 1), few, self.many())
+        elif highest(self.rows) > self.few_rows:
+            made = If(_below(self.rows, self.few_rows + 1), few, self.many())
         else:
             made = few
         nest = self.prepared(loop("nt", -(-self.tiles // self.vectors), made, "thread"))
@@ -231,6 +237,14 @@ class FloatProduct(Product):
         room = (self.machine.vector_registers - 1) // self.vectors - 1
         return max(min(room, self.machine.aligned_rows), 1)
 
+    def few_high(self) -> int:
+        """Unpacking takes as long as the products of four rows. Each number of rows that may be there has its code."""
+        return super().few_high() if is_open(self.rows) else 2 * super().few_high()
+
+    @property
+    def few_rows(self) -> int:
+        return self.few_high()
+
     def scaled(self, tag: str, b: Expr, body: Callable[[Callable[[Expr, int], Expr]], Stmt]) -> Stmt:
         """`body` with a function that gives a number of block b as a weight: ``raised * scale + least``."""
         w = self.weights
@@ -305,6 +319,10 @@ class ByteProduct(Product):
         return self.few_high()
 
     @property
+    def few_rows(self) -> int:
+        return BYTE_ROWS
+
+    @property
     def span(self) -> int:
         """Blocks of weights in a block of x."""
         return self.weights.blocks // self.read.shape(self.xscale)[1]
@@ -312,24 +330,30 @@ class ByteProduct(Product):
     def prepared(self, nest: Stmt) -> Stmt:
         """Sums of x times what all numbers of the weights are too large by, and times the scales of x."""
         w, m = self.weights, Var("row")
-        made = {}
+        made: dict[str, Callable[[Expr], Expr]] = {}
         if w.zero is None and w.centre:
             made["starts"] = lambda b: Op("muli", (Load(self.xsums, (m, b), I32), Const(-w.centre, I32)), I32)
         if w.minimum is not None:
-            made["wholes"] = self.whole
+            made["wholes"] = lambda b: self.whole(m, b)
         for name, value in made.items():
             buffer = Buffer(name, (self.rows, w.blocks), value(Var("b")).dtype, "local")
-            fill = vector_loop(
-                "b", w.blocks, w.blocks, lanes(self.machine), lambda b, n=name, v=value: store(n, (m, b), v(b), n)
-            )
-            nest = Alloc(buffer, seq(loop("row", self.rows, fill), nest))
+            nest = Alloc(buffer, seq(loop("row", self.rows, self.filled(name, m, value)), nest))
         return nest
 
-    def whole(self, b: Expr) -> Expr:
+    def filled(self, name: str, m: Expr, value: Callable[[Expr], Expr]) -> Stmt:
+        """A row of what is computed once, for all blocks."""
+        count = self.weights.blocks
+        return vector_loop("b", count, count, lanes(self.machine), lambda b: store(name, (m, b), value(b), name))
+
+    def whole(self, m: Expr, b: Expr) -> Expr:
         """The sum of a block of x, times its scale where that is a block of weights."""
-        m = Var("row")
         total = Op("sitofp", (Load(self.xsums, (m, b), I32),), F32)
         return mul(total, Load(self.xscale, (m, b), F32)) if self.span == 1 else total
+
+    @property
+    def takes_all_bytes(self) -> bool:
+        """Whether an instruction takes bytes of 8 bits without a sign; elsewhere those of 7 bits need fewer."""
+        return any(d.signs == ("u", "s") and d.lanes == self.lanes for d in self.machine.dot_products)
 
     def columns_of_block(self, b: Expr) -> dict[str, Expr]:
         """What a column has for a block, and its dtype: the scale, the minimum with the other sign, the zero
@@ -440,7 +464,7 @@ class ByteProduct(Product):
             def products(own: Load) -> Stmt:
                 g = Var(f"i{tag}")
                 word: Expr = Load("numbers", (b * (w.block // 4) + g, self.lane), I32)
-                if w.byte_bits < 8 and not self.machine.dot_products:  # fewer instructions for bytes of 7 bits
+                if w.byte_bits < 8 and not self.takes_all_bytes:
                     word = Op("andi", (word, Const(0x7F7F7F7F, I32)), I32)
                 k = (start + b) * w.block + g * 4
                 return loop(g.name, w.block // 4, self.dot(height, tag, m, k, word, own))

@@ -21,9 +21,9 @@ from .nests import Access, add, index, loops, mul, variables
 VECTORS = 4
 
 
-def position(buffer: str, i: tuple[Expr, ...], most: Expr | int) -> Expr:
-    """A number of i32 as a position from 0 to `most`."""
-    at = Op("index_cast", (Load(buffer, i, "i32"),), "index")
+def position(buffer: str, i: tuple[Expr, ...], most: Expr | int, dtype: str = "i32") -> Expr:
+    """An integer as a position from 0 to `most`."""
+    at = Op("index_cast", (Load(buffer, i, dtype),), "index")
     return minimum(Op("maxsi", (at, index(0)), "index"), most)
 
 
@@ -33,7 +33,7 @@ def expert_order(kernel: Kernel, machine: Machine) -> Stmt:
     a = Access(kernel)
     experts, (rows, places, starts), count = a.operand(0), a.opaque.results, a.opaque.attributes["count"]
     shape, pair, e = a.shape(experts), variables("p", a.shape(experts)), Var("e")
-    expert, one = position(experts, pair, count - 1), Const(1, "i32")
+    expert, one = position(experts, pair, count - 1, a.dtype(experts)), Const(1, "i32")
 
     def following(i: Expr) -> Load:
         return Load("next", (i,), "i32")

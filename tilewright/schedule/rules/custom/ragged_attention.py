@@ -17,6 +17,7 @@ are done early take blocks of others (the last blocks of a prompt see the most k
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd
 
 from ....ops.ragged_attention import part_length
@@ -26,7 +27,7 @@ from ....support.sizes import highest, smaller
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
-from ...nest import Alloc, For, If, Stmt, Store, loop, seq, store
+from ...nest import Alloc, For, If, Stmt, Store, loop, rename_loads, seq, store, transform, walk_stmts
 from .. import direct
 from .nests import Access, add, both, index, less, mul, select
 from .rotation import rotate
@@ -53,11 +54,31 @@ def larger(a: Expr, b: Expr | int) -> Expr:
     return Op("maxsi", (a, index(b) if isinstance(b, int) else b), "index")
 
 
+def renamed(s: Stmt, suffix: str) -> Stmt:
+    """A nest with other names for the buffers that live in it."""
+    own = {x.buffer.name for x in walk_stmts(s) if isinstance(x, Alloc)}
+
+    def name(x: str) -> str:
+        return x + suffix if x in own else x
+
+    def changed(x: Stmt) -> Stmt:
+        if isinstance(x, Alloc):
+            return replace(x, buffer=replace(x.buffer, name=name(x.buffer.name)))
+        if isinstance(x, Store):
+            return replace(x, targets=tuple(replace(t, buffer=name(t.buffer)) for t in x.targets))
+        return x
+
+    made = transform(rename_loads(s, lambda x: Load(name(x.buffer), x.indices, x.dtype)), changed)
+    assert made is not None
+    return made
+
+
 class Ragged:
     """The nest of ``tw.ragged_attention``: what is where, and its parts in order."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
-        self.read = a = Access(kernel)
+        self.read, self.machine = Access(kernel), machine
+        a = self.read
         names = [n or "" for n in (*a.opaque.operands, *[None] * 9)[:9]]
         self.q, self.k, self.v, self.table, self.starts, self.lengths, self.sinks, *self.scales = names
         self.out, *self.partial = a.opaque.results
@@ -70,6 +91,8 @@ class Ragged:
         #: parts of the keys, each with results of its own
         self.splits = int(attributes.get("parts", 1))
         self.dtype = wide(a.dtype(self.q))
+        #: the type of keys and values in scratch memory
+        self.kept = self.dtype
         self.lanes = lanes(machine, self.dtype)
         group = self.heads // self.shared
         #: heads of a task, and tasks that have those of one key head
@@ -126,10 +149,14 @@ class Ragged:
         i = lane + whole * self.lanes
         return seq(nest, For(lane.name, index(rest), to(i, value(i)), "vector", self.lanes) if rest else None)
 
-    def padded(self, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
+    def padded(self, size: int, to: Callable[[Expr, Expr], Stmt], dtype: str) -> Stmt:
         """Zeros in the last vector of `size` numbers, if these do not fill it."""
         last = size // self.lanes * self.lanes
-        return self.lane(lambda i: to(i + last, self.number(0.0))) if size % self.lanes else seq()
+        return self.lane(lambda i: to(i + last, Const(0.0, dtype))) if size % self.lanes else seq()
+
+    @property
+    def rows_there(self) -> Expr:
+        return self.tokens_there * self.group
 
     # ---- the task ----
 
@@ -153,14 +180,22 @@ class Ragged:
         if self.splits > 1:
             run = part_length(self.integer(self.lengths, b), self.splits)
             end, seen = minimum(end, (now("split") + 1) * run), larger(now("split") * run, seen)
-        body = let("position", position, let("end", end, let("begin", seen, self.rows_of_block())))
+        body = let("position", position, let("end", end, let("begin", seen, self.block_of_tokens())))
         body = let("first", first, let("there", there, If(less(index(0), now("there")), body)))
         body = let("head", part // self.parts, let("query_head", part * self.group, let("split", split, body)))
         body = let("sequence", index(0), seq(loop("b", self.count, found), body))
         return loop("task", self.shared * self.parts * self.splits * blocks, body, "thread")
 
+    def block_of_tokens(self) -> Stmt:
+        """Many rows lie in the lanes of vectors, few have lanes along their numbers."""
+        from .ragged_lanes import Lanes
+
+        if self.rows <= self.lanes:
+            return self.rows_of_block()
+        many = renamed(Lanes(self.read.kernel, self.machine).rows_of_block(), "_of_many")
+        return If(less(index(self.lanes), self.rows_there), many, self.rows_of_block())
+
     def rows_of_block(self) -> Stmt:
-        d = self.dtype
         most = ceildiv(index(self.most_pages * self.length), self.keys)
         blocks = minimum(most, ceildiv(now("end") - now("begin"), self.keys))
         body = seq(
@@ -169,14 +204,18 @@ class Ragged:
             For("block", blocks, let("key", now("begin") + Var("block") * self.keys, self.block_of_keys())),
             self.results(),
         )
-        for name, shape in (
-            ("qs", (self.rows, self.depths * self.lanes)), ("ks", (self.lanes, self.depths * self.lanes)),
-            ("vs", (self.keys, self.widths * self.lanes)), ("s", (self.rows, self.keys)),
-            ("o", (self.rows, self.widths * self.lanes)), ("top", (self.rows,)), ("total", (self.rows,)),
-            ("shrink", (self.rows,)),
-        ):  # fmt: skip
-            body = Alloc(Buffer(name, shape, d, "local"), body)
+        for buffer in self.scratch():
+            body = Alloc(buffer, body)
         return body
+
+    def scratch(self) -> list[Buffer]:
+        shapes = {
+            "qs": (self.rows, self.depths * self.lanes), "ks": (self.lanes, self.depths * self.lanes),
+            "vs": (self.keys, self.widths * self.lanes), "s": (self.rows, self.keys),
+            "o": (self.rows, self.widths * self.lanes), "top": (self.rows,), "total": (self.rows,),
+            "shrink": (self.rows,),
+        }  # fmt: skip
+        return [Buffer(name, shape, self.dtype, "local") for name, shape in shapes.items()]
 
     def over_rows(self, body: Stmt) -> Stmt:
         """For each token `i` of the block and each head `h` of the task; the row is `row`."""
@@ -199,12 +238,12 @@ class Ragged:
         at = now("first") + Var("i"), now("query_head") + Var("h")
 
         def value(d: Expr) -> Expr:
-            return mul(self.read.read(self.q, (*at, d)), self.number(self.scale))
+            return mul(self.as_float(Load(self.q, (*at, d), self.read.dtype(self.q))), self.number(self.scale))
 
         def to(d: Expr, x: Expr) -> Stmt:
             return store("qs", (self.row, d), x, "query")
 
-        row = seq(self.padded(self.depth, to), self.within("d", self.depth, value, to))
+        row = seq(self.padded(self.depth, to, self.dtype), self.within("d", self.depth, value, to))
         return self.over_rows(seq(row, self.rotated("qs", self.depth)))
 
     def rotated(self, buffer: str, size: int) -> Stmt:
@@ -254,7 +293,8 @@ class Ragged:
         at = (now("page"), now("slot") + Var(f"{name}_n"), now("head"))
 
         def element(d: Expr) -> Expr:
-            return self.as_float(Load(pages, (*at, d), self.read.dtype(pages)))
+            x = Load(pages, (*at, d), self.read.dtype(pages))
+            return x if x.dtype == self.kept else self.as_float(x)
 
         def whole(d: Expr, number: Callable[[Expr], Expr]) -> Expr:
             byte = Op("extsi" if self.bits == 8 else "extui", (Load(pages, (*at, d), "i8"),), "i32")
@@ -264,7 +304,7 @@ class Ragged:
             part = Op("shrui", (byte, Const(4, "i32")), "i32") if high else Op("andi", (byte, Const(15, "i32")), "i32")
             return Op("subi", (part, Const(8, "i32")), "i32")
 
-        zeros = self.padded(size, to)
+        zeros = self.padded(size, to, self.kept)
         if not self.bits:
             return seq(zeros, self.within(f"{name}_d", size, element, to))
         scale = self.as_float(Load(scales, at, self.read.dtype(scales)))
@@ -396,7 +436,7 @@ class Ragged:
             tile(store("o", (row, e), acc, "o.keep")),
         )
         body = Alloc(Buffer("acc", (height, columns * w), self.dtype, "register"), body)
-        return For("rt", ceildiv(self.tokens_there * self.group, height), loop("ct", self.widths // columns, body))
+        return For("rt", ceildiv(self.rows_there, height), loop("ct", self.widths // columns, body))
 
     def results(self) -> Stmt:
         total = self.f("total", self.row)

@@ -129,7 +129,7 @@ class RaggedRecurrence(Access):
         return marked
 
 
-@direct("ragged_conv", reuses=True)
+@direct("ragged_conv")
 def ragged_conv(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.ragged_conv``: the window of a vector of channels is in registers."""
     assert kernel.opaque is not None
@@ -151,7 +151,7 @@ def ragged_conv(kernel: Kernel, machine: Machine) -> Stmt:
     return r.nest(before, "unroll", "window", lambda j: (j, r.c), step)
 
 
-@direct("gated_linear_attention", reuses=True)
+@direct("gated_linear_attention")
 def gated_linear_attention(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.gated_linear_attention``: a task goes through its part of the state twice for a token, to
     see what it has for k, and to change it and read it."""
