@@ -133,6 +133,7 @@ def measure(run: Run, options: argparse.Namespace) -> dict:
     """The line of a run; "error" in it says why there is none."""
     environment = {n: v for n, v in os.environ.items() if n not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     environment["PYTHONPATH"] = os.pathsep.join((str(HERE.parent), os.environ.get("PYTHONPATH", "")))
+    environment.setdefault("TILEWRIGHT_PACKAGES_SIZE", "32G")  # nothing is compiled again in the next round
     if run.peer == OURS:  # compiling is not what is measured
         prepared = Run("prepare", OURS, run.model, run.format, run.threads)
         subprocess.run(prepared.command(options), capture_output=True, env=environment, timeout=options.limit)

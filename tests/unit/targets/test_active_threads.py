@@ -72,6 +72,17 @@ def test_a_neighbour_that_stays_and_goes(clock):
     assert good(team) == [2]
 
 
+def test_long_trials_are_rare(clock):
+    """Runs of 0.1 s beside a neighbour that stays: at most about a tenth of the time goes into trials."""
+    team, tried = Team(2), 0
+    slow(team, STRIKES)
+    for _ in range(100):
+        clock[0] += 0.1
+        tried += team.size == 2
+        (slow if team.size == 2 else good)(team)
+    assert team.busy and tried <= 2 * (1 + 10 / 2)
+
+
 def test_waking_up_is_not_held_against_a_thread(clock):
     team = Team(2)
     slow(team, STRIKES)

@@ -20,6 +20,8 @@ from time import perf_counter
 STRIKES = 3
 #: seconds until the thread is tried again: the first time, and at most, as it is doubled every time it is in vain
 FIRST, LAST = 0.02, 4.0
+#: how many times as long as it took to see that a trial was in vain, at least, until the next one
+REST = 10
 #: seconds from one look at the number of processors to the next
 PERIOD = 1.0
 
@@ -36,6 +38,7 @@ class Team:
         self.threads = self.most = self.size = threads
         self._strikes = 0
         self._patience, self._again = FIRST, 0.0
+        self._tried: float | None = None  # since when the thread that was tried last is on probation
 
     @property
     def busy(self) -> bool:
@@ -52,7 +55,7 @@ class Team:
         most = max(1, min(self.threads, processors))
         if most != self.most:
             self.most = self.size = most
-            self._strikes, self._patience = 0, FIRST
+            self._strikes, self._patience, self._tried = 0, FIRST, None
         return self.size
 
     def after(self, ran: int, waited: int) -> int:
@@ -62,19 +65,25 @@ class Team:
         if self.size > 1:
             crowded = waited * self.size > ran * (self.size - 1)
             self._strikes += 1 if crowded else -1 if self._strikes > 0 else 0
-            if self._strikes == 0 and self.size == self.most:
-                self._patience = FIRST
+            if self._strikes == 0:
+                self._tried = None
+                if self.size == self.most:
+                    self._patience = FIRST
             if self._strikes >= STRIKES:
                 self._leave()
                 return self.size
         if self.size < self.most and perf_counter() >= self._again:
             self.size += 1
             self._strikes = STRIKES - 2  # out again after two slow runs: the first is, as the thread must wake up
-            self._again = perf_counter() + self._patience
+            self._tried = perf_counter()
+            self._again = self._tried + self._patience
         return self.size
 
     def _leave(self) -> None:
         self.size -= 1
         self._strikes = 0
-        self._again = perf_counter() + self._patience
+        now = perf_counter()
+        if self._tried is not None:
+            self._patience = min(max(self._patience, REST * (now - self._tried)), LAST)
+        self._again = now + self._patience
         self._patience = min(2 * self._patience, LAST)
