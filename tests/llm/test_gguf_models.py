@@ -15,6 +15,7 @@ from llm.test_gguf_blocks import random_tensor  # noqa: E402
 
 from tilewright.llm.architectures import find  # noqa: E402
 from tilewright.llm.checkpoint import Checkpoint, FolderSource  # noqa: E402
+from tilewright.llm.gguf.architectures import ARCHITECTURES  # noqa: E402
 from tilewright.llm.gguf.model import GgufSource  # noqa: E402
 from tilewright.llm.gguf.reader import read_gguf  # noqa: E402
 from tilewright.llm.layers.rope import frequencies  # noqa: E402
@@ -26,7 +27,8 @@ UNSAID = {
     "use_sliding_window": False, "query_pre_attn_scalar": 8, "scale_attn_by_inverse_layer_idx": False,
     "mlp_only_layers": [],
 }  # fmt: skip
-CASES = [c for c in folders.CASES if c not in ("opt", "olmo3")]  # llama.cpp has no OPT
+KNOWN = {a.model_type for a in ARCHITECTURES.values()} | {"mistral", "deepseek_v3", "llama_yarn_tied"}
+CASES = [case for case in folders.CASES if case in KNOWN]
 
 
 @pytest.fixture
