@@ -391,6 +391,20 @@ def test_forms_decomposed(machine, form, monkeypatch):
     agree(tw.compile(products(w, 3, 32), threads=1, cache=False), w, 3, 32)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_are_looked_up(machine, form):
+    """Bit for bit, from the words that a product reads: there is one array of them."""
+    w = weights_of(form, n=96)
+    make = Maker([("x", Type((None, w.shape[1]), "f32")), ("i", Type((None,), "i32"))])
+    given = [None if a is None else make.constant(a, f"c{i}") for i, a in enumerate(w.operands)]
+    rows = make("block_rows", make.inputs[1], *given, **w.attributes)
+    graph = make.finish([("rows", rows), ("y", make("block_matmul", make.inputs[0], *given, **w.attributes))])
+    run = tw.compile(graph, inputs={"x": (tw.Dim("T", 1, 9), 128), "i": (tw.Dim("N", 1, 9),)}, threads=1)
+    indices = np.array([95, 0, 33, 33], np.int32)
+    np.testing.assert_array_equal(run(np.zeros((1, 128), np.float32), indices)[0], w.dequantized()[indices])
+    assert run.facts()["memory"]["weights"] == w.nbytes
+
+
 def test_one_layout_for_any_number_of_rows(machine):
     """Programs for few and for many rows read the same packed words."""
     w = weights_of("q4_k", n=96)
