@@ -127,7 +127,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Waiting sequences begin, in their order, as long as there is room for all their tokens and a page for each
         that runs. One that shares a prompt with another whose prompt is being read waits for that."""
-        later = []
+        later: list[tuple[tuple[float, int], Sequence]] = []
         while self.waiting and max(len(self.running), len(later)) < self.limits.sequences:
             s = self.waiting[0][1]
             pages = -(-(len(s.tokens) + 1) // self.cache.page_length)
