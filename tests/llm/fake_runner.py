@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.llm.batch import Batch, Limits, Result
+from tilewright.llm.batch import Batch, ModelLimits, StepResult
 
 _MASK = (1 << 64) - 1
 _FACTOR = 0x9E3779B97F4A7C15
@@ -37,7 +37,7 @@ class FakeRunner:
         scale: float = 10.0,
         seed: int = 0,
     ) -> None:
-        self.limits = Limits(vocabulary, page_length, pages, snapshots, tokens, sequences, context)
+        self.limits = ModelLimits(vocabulary, page_length, pages, snapshots, tokens, sequences, context)
         self.habit, self.scale, self.seed = habit, scale, seed
         self.hybrid = snapshots > 0
         rng = np.random.default_rng(seed)  # memory that nobody wrote is never zero
@@ -48,9 +48,9 @@ class FakeRunner:
         self.steps = self.compilations = 0
         self.batches: list[Batch] = []
         self.raises: set[int] = set()
-        self._last: Result | None = None
+        self._last: StepResult | None = None
 
-    def step(self, batch: Batch) -> Result:
+    def step(self, batch: Batch) -> StepResult:
         self.check(batch)
         self.steps += 1
         self.batches.append(batch)
@@ -77,7 +77,7 @@ class FakeRunner:
                     hashes[t] ^= np.uint64((state * _FACTOR) & _MASK)
                     if batch.keep[t] >= 0:
                         self.states[batch.keep[t], 0] = state
-        self._last = Result(*self.outputs(hashes[batch.rows], batch.tokens[batch.rows]))
+        self._last = StepResult(*self.outputs(hashes[batch.rows], batch.tokens[batch.rows]))
         return self._last
 
     def outputs(self, hashes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
 from tilewright.llm.engine.drafts import DraftModel
-from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.engine import LLMEngine
 from tilewright.llm.engine.sampler import LogitsRow, choose
 from tilewright.llm.engine.sequence import Sequence
-from tilewright.llm.request import Request, Sampling
+from tilewright.llm.request import GenerationRequest, Sampling
 
 
-def alone(runner: FakeRunner, request: Request, eos: frozenset[int]) -> list[int]:
+def alone(runner: FakeRunner, request: GenerationRequest, eos: frozenset[int]) -> list[int]:
     """Plain decoding: the whole text through the model for each token, no cache."""
     s = Sequence(request, (0.0, 0), request.sampling.max_tokens or 1, eos, request.sampling.seed or 0, 0.0)
     while s.generated < s.limit:
@@ -34,7 +34,7 @@ def alone(runner: FakeRunner, request: Request, eos: frozenset[int]) -> list[int
     return s.tokens[s.prompt :]
 
 
-def drawn_request(rng: random.Random, texts: list[list[int]], room: int) -> Request:
+def drawn_request(rng: random.Random, texts: list[list[int]], room: int) -> GenerationRequest:
     """A prompt that often begins like another, or goes on from a whole text."""
     prompt = list(rng.choice(texts)) if texts and rng.random() < 0.7 else []
     prompt = prompt[: rng.randint(1, max(1, len(prompt)))] if rng.random() < 0.6 else prompt
@@ -42,7 +42,7 @@ def drawn_request(rng: random.Random, texts: list[list[int]], room: int) -> Requ
     sampling = {"max_tokens": min(rng.randint(1, 24), room - len(prompt)), "temperature": rng.choice([0, 0, 0.8])}
     if rng.random() < 0.2:
         sampling.update(repetition_penalty=1.2, frequency_penalty=0.3, top_k=20)
-    return Request(prompt, Sampling(seed=rng.randrange(1 << 40), **sampling), rng.choice([0, 0, 0, -1, 2]))
+    return GenerationRequest(prompt, Sampling(seed=rng.randrange(1 << 40), **sampling), rng.choice([0, 0, 0, -1, 2]))
 
 
 def run(seed: int, hybrid: bool) -> dict[str, float]:
@@ -63,7 +63,7 @@ def run(seed: int, hybrid: bool) -> dict[str, float]:
     if rng.random() < 0.3:
         drafter = DraftModel(FakeRunner(pages=rng.randint(8, 64), seed=seed + rng.randint(0, 1), habit=0.8))
     tokenizer = ByteTokenizer()
-    engine = Engine(
+    engine = LLMEngine(
         runner,
         tokenizer,
         step_tokens=rng.choice([None, 3, 8]),
@@ -83,7 +83,7 @@ def run(seed: int, hybrid: bool) -> dict[str, float]:
     engine._speculator.lengths = lengths
     failing = rng.random() < 0.3
     texts: list[list[int]] = []
-    open_requests: list[tuple[Request, object, list]] = []
+    open_requests: list[tuple[GenerationRequest, object, list]] = []
     todo = rng.randint(2, 7)
     for _step in range(2000):
         if todo and rng.random() < 0.3:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
-from tilewright.llm.batch import Batch, Result
+from tilewright.llm.batch import Batch, StepResult
 
 
 class ScriptRunner(FakeRunner):
@@ -19,7 +19,7 @@ class ScriptRunner(FakeRunner):
         super().__init__(**{"context": 512, "pages": 1024, "tokens": 256, "habit": 1.0, **more})
         self.answers, self.seconds = answers or {}, seconds
 
-    def step(self, batch: Batch) -> Result:
+    def step(self, batch: Batch) -> StepResult:
         time.sleep(self.seconds)
         result = super().step(batch)
         for row, token in enumerate(batch.rows):

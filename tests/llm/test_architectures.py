@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.llm.batch import Batch
 from tilewright.llm.checkpoint import FolderSource
-from tilewright.llm.program import CompiledRunner, Plan, compilations, compile_model
+from tilewright.llm.program import CompiledRunner, ModelPlan, compilations, compile_model
 from tilewright.support.options import Options
 
 PAGE, PAGES, CONTEXT = 4, 40, 64
@@ -130,7 +130,7 @@ def saved(case, folder):
 
 
 def compiled(folder, **more) -> CompiledRunner:
-    plan = Plan(CONTEXT, sequences=2, tokens=64, page_length=PAGE, pages=PAGES, **{"dtype": "f32"} | more)
+    plan = ModelPlan(CONTEXT, sequences=2, tokens=64, page_length=PAGE, pages=PAGES, **{"dtype": "f32"} | more)
     return compile_model(*FolderSource(folder).read(), plan, Options.of(threads=1))
 
 

@@ -6,8 +6,8 @@ import random
 import pytest
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
-from tilewright.llm.engine.engine import Engine, QueueFull
-from tilewright.llm.request import Request, Sampling
+from tilewright.llm.engine.engine import LLMEngine, QueueFull
+from tilewright.llm.request import GenerationRequest, Sampling
 from tilewright.support.errors import UsageError
 
 
@@ -34,8 +34,8 @@ def test_many_requests_get_what_plain_decoding_gives(snapshots):
     prompts = [
         shared[: rng.randrange(20)] + [rng.randrange(256) for _ in range(rng.randrange(1, 30))] for _ in range(30)
     ]
-    with Engine(runner, tokenizer) as engine:
-        streams = [engine.submit(Request(p, Sampling(max_tokens=20, temperature=0))) for p in prompts]
+    with LLMEngine(runner, tokenizer) as engine:
+        streams = [engine.submit(GenerationRequest(p, Sampling(max_tokens=20, temperature=0))) for p in prompts]
         for prompt, stream in zip(prompts, streams, strict=True):
             assert tokens(stream) == runner.greedy(prompt, 20, tokenizer.eos)
         emptied(engine)
@@ -45,8 +45,8 @@ def test_a_stream_in_asyncio():
     runner = FakeRunner()
 
     async def read():
-        with Engine(runner, ByteTokenizer()) as engine:
-            stream = engine.submit(Request([1, 2, 3], Sampling(max_tokens=5, temperature=0)))
+        with LLMEngine(runner, ByteTokenizer()) as engine:
+            stream = engine.submit(GenerationRequest([1, 2, 3], Sampling(max_tokens=5, temperature=0)))
             return [piece async for piece in stream]
 
     pieces = asyncio.run(read())
@@ -55,15 +55,15 @@ def test_a_stream_in_asyncio():
 
 
 def test_refused():
-    with Engine(FakeRunner(pages=8, context=64), ByteTokenizer(), queue=0) as engine:
+    with LLMEngine(FakeRunner(pages=8, context=64), ByteTokenizer(), queue=0) as engine:
         for request, text in (
-            (Request([]), "empty"),
-            (Request([999]), "whole numbers"),
-            (Request([1], Sampling(top_p=0)), "top_p"),
-            (Request([1] * 40), "do not fit"),
-            (Request([1], Sampling(max_tokens=40)), "do not fit"),
+            (GenerationRequest([]), "empty"),
+            (GenerationRequest([999]), "whole numbers"),
+            (GenerationRequest([1], Sampling(top_p=0)), "top_p"),
+            (GenerationRequest([1] * 40), "do not fit"),
+            (GenerationRequest([1], Sampling(max_tokens=40)), "do not fit"),
         ):
             with pytest.raises(UsageError, match=text):
                 engine.submit(request)
         with pytest.raises(QueueFull):
-            engine.submit(Request([1]))
+            engine.submit(GenerationRequest([1]))

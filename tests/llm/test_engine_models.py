@@ -8,8 +8,8 @@ pytest.importorskip("torch", reason="needs torch")
 
 from llm import test_architectures as folders
 
-from tilewright.llm.engine.engine import Engine
-from tilewright.llm.request import Request, Sampling
+from tilewright.llm.engine.engine import LLMEngine
+from tilewright.llm.request import GenerationRequest, Sampling
 
 
 def said(model, prompt, count):
@@ -34,17 +34,17 @@ def test_served_texts_are_hugging_faces(case, tmp_path):
     rng = np.random.default_rng(0)
     shared = rng.integers(1, 99, 21).tolist()
     prompts = [[*shared, *rng.integers(1, 99, n).tolist()] for n in (1, 5, 9)] + [rng.integers(1, 99, 7).tolist() * 3]
-    with Engine(runner, step_tokens=24) as engine:
+    with LLMEngine(runner, step_tokens=24) as engine:
         engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [min(n, 3) for _, n, _ in drafts]
-        first = engine.submit(Request(prompts[0], Sampling(max_tokens=16, temperature=0)))
+        first = engine.submit(GenerationRequest(prompts[0], Sampling(max_tokens=16, temperature=0)))
         pieces = {0: list(first)}
-        streams = [engine.submit(Request(p, Sampling(max_tokens=16, temperature=0))) for p in prompts]
+        streams = [engine.submit(GenerationRequest(p, Sampling(max_tokens=16, temperature=0))) for p in prompts]
         pieces |= {i + 1: list(s) for i, s in enumerate(streams)}
         metrics = engine.metrics()
         engine.save_prefix(prompts[1], tmp_path / "state")
         engine.call(engine.cache.clear)
         engine.load_prefix(tmp_path / "state")
-        pieces[5] = list(engine.submit(Request([*prompts[1], 5], Sampling(max_tokens=8, temperature=0))))
+        pieces[5] = list(engine.submit(GenerationRequest([*prompts[1], 5], Sampling(max_tokens=8, temperature=0))))
         engine.call(lambda: (engine.cache.clear(), engine.cache.check()))
     for i, prompt in enumerate([prompts[0], *prompts, [*prompts[1], 5]]):
         want = said(model, prompt, 16)

@@ -9,12 +9,12 @@ import pytest
 from llm.fake_runner import ByteTokenizer, FakeRunner
 
 from tilewright.llm.engine.drafts import DraftModel, PromptLookup, SharedText, SuffixAutomaton
-from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.engine import LLMEngine
 from tilewright.llm.engine.grammar import Grammars
 from tilewright.llm.engine.speculation import AcceptanceRate, CostCurve, lengths
 from tilewright.llm.engine.text import Text
 from tilewright.llm.llm import LLM
-from tilewright.llm.request import Grammar, Request, Sampling
+from tilewright.llm.request import GenerationRequest, Grammar, Sampling
 from tilewright.support.errors import PackageError, TilewrightError, UsageError
 
 GREEDY = Sampling(max_tokens=20, temperature=0)
@@ -57,11 +57,11 @@ def test_texts_follow_their_grammar_and_drafts_do_not_matter(kind, text, right):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     runner, tokenizer, texts = FakeRunner(), ByteTokenizer(), []
     for most in (0, 15):
-        with Engine(runner, tokenizer, draft_tokens=most) as engine:
+        with LLMEngine(runner, tokenizer, draft_tokens=most) as engine:
             engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [n for _, n, _ in drafts]
             for temperature in (0, 1.0):
                 sampling = Sampling(max_tokens=60, temperature=temperature, seed=3, grammar=Grammar(kind, text))
-                found, _, last = joined(engine.submit(Request(list(b"tell me"), sampling)))
+                found, _, last = joined(engine.submit(GenerationRequest(list(b"tell me"), sampling)))
                 assert last.finish_reason == "stop" or (kind == "regex" and last.finish_reason == "length")
                 assert right(found)
                 texts.append(found)
@@ -84,9 +84,9 @@ def test_a_bad_grammar_ends_its_request_only():
     runner, tokenizer = FakeRunner(), ByteTokenizer()
     bad = [("regex", "(("), ("lark", "start: foo ("), ("json_schema", "{"), ("json_schema", '{"type": "x"}'),
            ("choice", "3"), ("other", ""), ("regex", "a" * 300_000), ("json_schema", '{"$ref": "#/no"}')]  # fmt: skip
-    with Engine(runner, tokenizer) as engine:
-        good = engine.submit(Request([1, 2], GREEDY))
-        streams = [engine.submit(Request([1], Sampling(grammar=Grammar(*b)))) for b in bad]
+    with LLMEngine(runner, tokenizer) as engine:
+        good = engine.submit(GenerationRequest([1, 2], GREEDY))
+        streams = [engine.submit(GenerationRequest([1], Sampling(grammar=Grammar(*b)))) for b in bad]
         for stream, (kind, text) in zip(streams, bad, strict=True):
             *_, last = stream
             assert last.finish_reason == "error" and "grammar" in last.error, (kind, text[:20])
@@ -98,13 +98,13 @@ def test_stop_strings_and_tokens():
     runner, tokenizer = FakeRunner(), ByteTokenizer()
     plain = bytes(runner.greedy([5, 6], 20)).decode("latin1")
     stop, token = plain[7:10], ord(plain[6])
-    with Engine(runner, tokenizer) as engine:
+    with LLMEngine(runner, tokenizer) as engine:
         sampling = Sampling(max_tokens=20, temperature=0, stop=["never", stop])
-        text, tokens, last = joined(engine.submit(Request([5, 6], sampling)))
+        text, tokens, last = joined(engine.submit(GenerationRequest([5, 6], sampling)))
         assert text == plain[: plain.index(stop)] and last.stop == stop and last.finish_reason == "stop"
         assert len(tokens) == plain.index(stop) + 3
         sampling = Sampling(max_tokens=20, temperature=0, stop_tokens=[token])
-        text, tokens, last = joined(engine.submit(Request([5, 6], sampling)))
+        text, tokens, last = joined(engine.submit(GenerationRequest([5, 6], sampling)))
         assert text == plain[: plain.index(chr(token))] and last.stop == token == tokens[-1]
 
 
@@ -112,10 +112,10 @@ def test_special_tokens_are_in_the_text_where_asked_for():
     runner, tokenizer = FakeRunner(), ByteTokenizer()
     plain = runner.greedy([5, 6], 20)
     tokenizer.special = frozenset(plain[4:5])
-    with Engine(runner, tokenizer) as engine:
+    with LLMEngine(runner, tokenizer) as engine:
         for skip, want in ((False, plain), (True, [t for t in plain if t != plain[4]])):
             sampling = Sampling(max_tokens=20, temperature=0, skip_special_tokens=skip)
-            assert joined(engine.submit(Request([5, 6], sampling)))[0] == bytes(want).decode()
+            assert joined(engine.submit(GenerationRequest([5, 6], sampling)))[0] == bytes(want).decode()
 
 
 def test_no_part_of_a_stop_string_is_shown_and_characters_are_whole():
@@ -129,10 +129,10 @@ def test_no_part_of_a_stop_string_is_shown_and_characters_are_whole():
 def test_logprobs_of_text_and_prompt():
     runner = FakeRunner(tokens=8)
     prompt = list(range(97, 115))
-    with Engine(runner, ByteTokenizer()) as engine:
+    with LLMEngine(runner, ByteTokenizer()) as engine:
         for _ in range(2):  # the second time the prompt is in the tree
             sampling = Sampling(max_tokens=3, temperature=0, logprobs=2, prompt_logprobs=0)
-            first, *rest = engine.submit(Request(prompt, sampling))
+            first, *rest = engine.submit(GenerationRequest(prompt, sampling))
             entries = [e for p in (first, *rest) for e in p.logprobs]
             tokens = [t for p in (first, *rest) for t in p.tokens]
             assert [e.token for e in first.prompt_logprobs] == prompt[1:] and not any(p.prompt_logprobs for p in rest)
@@ -146,11 +146,11 @@ def test_logprobs_of_text_and_prompt():
 @pytest.mark.parametrize("snapshots", [0, 20])
 def test_a_step_that_fails_ends_its_requests_and_the_engine_goes_on(snapshots):
     runner, tokenizer = FakeRunner(snapshots=snapshots), ByteTokenizer()
-    with Engine(runner, tokenizer) as engine:
+    with LLMEngine(runner, tokenizer) as engine:
         runner.raises.add(3)
-        streams = submit_all(engine, [Request([i, 2], GREEDY) for i in range(3)])
+        streams = submit_all(engine, [GenerationRequest([i, 2], GREEDY) for i in range(3)])
         assert all(joined(s)[2].finish_reason == "error" for s in streams)
-        assert joined(engine.submit(Request([1, 2], GREEDY)))[1] == runner.greedy([1, 2], 20, tokenizer.eos)
+        assert joined(engine.submit(GenerationRequest([1, 2], GREEDY)))[1] == runner.greedy([1, 2], 20, tokenizer.eos)
         assert engine.metrics()["requests_failed"] == 3 and free(engine)
 
 
@@ -158,8 +158,8 @@ def test_requests_with_one_prompt_compute_it_once():
     for snapshots, cached in ((0, 39), (40, 36)):
         runner = FakeRunner(snapshots=snapshots, tokens=16)
         prompt = list(range(100, 140))
-        with Engine(runner, ByteTokenizer(), draft_tokens=0) as engine:
-            streams = submit_all(engine, [Request(prompt, Sampling(max_tokens=2, temperature=0))] * 4)
+        with LLMEngine(runner, ByteTokenizer(), draft_tokens=0) as engine:
+            streams = submit_all(engine, [GenerationRequest(prompt, Sampling(max_tokens=2, temperature=0))] * 4)
             assert [joined(s)[2].cached for s in streams] == [0, cached, cached, cached]
             assert engine.metrics()["step_tokens"] < 40 + 3 * 4 + 4 * 2
 
@@ -167,11 +167,11 @@ def test_requests_with_one_prompt_compute_it_once():
 def test_what_was_said_before_is_reused_by_the_next_turn():
     for snapshots in (0, 40):
         runner = FakeRunner(snapshots=snapshots)
-        with Engine(runner, ByteTokenizer()) as engine:
+        with LLMEngine(runner, ByteTokenizer()) as engine:
             prompt = list(b"first question")
-            _, answer, _ = joined(engine.submit(Request(prompt, GREEDY)))
+            _, answer, _ = joined(engine.submit(GenerationRequest(prompt, GREEDY)))
             turn = [*prompt, *answer, *b"second"]
-            last = joined(engine.submit(Request(turn, GREEDY)))
+            last = joined(engine.submit(GenerationRequest(turn, GREEDY)))
             assert last[2].cached == len(prompt) + len(answer) - 1 and last[1] == runner.greedy(turn, 20, {257})
 
 
@@ -200,16 +200,16 @@ def test_a_prompt_is_saved_and_restored(tmp_path, snapshots):
 
 def test_priorities_go_first_and_nobody_waits_for_ever():
     runner = FakeRunner(sequences=1)
-    engine = Engine(runner, ByteTokenizer(), start=False, patience=10.0)
+    engine = LLMEngine(runner, ByteTokenizer(), start=False, patience=10.0)
     short = Sampling(max_tokens=2, temperature=0)
-    streams = [engine.submit(Request([i + 1], short, priority=p)) for i, p in enumerate((2, 1, 0, -1))]
+    streams = [engine.submit(GenerationRequest([i + 1], short, priority=p)) for i, p in enumerate((2, 1, 0, -1))]
     order: list[int] = []
     for _ in range(20):
         engine._iterate(wait=False)
         order += [i for i, s in enumerate(streams) if s._mailbox.done and i not in order]
     assert order == [3, 2, 1, 0]
     engine.patience = 0.0  # a point of priority is worth no time: who came first goes first
-    late = [engine.submit(Request([1], short, priority=p)) for p in (5, 0, -5)]
+    late = [engine.submit(GenerationRequest([1], short, priority=p)) for p in (5, 0, -5)]
     assert [s.key[1] for s in sorted(engine._inbox, key=lambda s: s.key)] == [4, 5, 6] and late
     engine.close()
 
@@ -217,32 +217,32 @@ def test_priorities_go_first_and_nobody_waits_for_ever():
 def test_cancelling_letting_go_and_closing():
     runner, tokenizer = FakeRunner(context=4000, pages=1000), ByteTokenizer()
     forever = Sampling(max_tokens=3900, temperature=0, ignore_eos=True)
-    with Engine(runner, tokenizer) as engine:
-        stream = engine.submit(Request([1], forever))
+    with LLMEngine(runner, tokenizer) as engine:
+        stream = engine.submit(GenerationRequest([1], forever))
         next(stream)
         stream.cancel()
         assert joined(stream)[2].finish_reason == "cancelled"
-        stream = engine.submit(Request([2], forever))
+        stream = engine.submit(GenerationRequest([2], forever))
         next(stream)
         del stream
         gc.collect()
         engine.call(lambda: None)
         engine.call(lambda: None)
         assert engine.metrics()["requests_cancelled"] == 2 and free(engine)
-        stream = engine.submit(Request([3], forever))
+        stream = engine.submit(GenerationRequest([3], forever))
         next(stream)
     assert joined(stream)[2].finish_reason == "cancelled"
     assert not engine._thread.is_alive()
     with pytest.raises(UsageError, match="closed"):
-        engine.submit(Request([1]))
+        engine.submit(GenerationRequest([1]))
 
 
 def test_closing_does_not_wait_for_ever():
     runner, begun, go = FakeRunner(), threading.Event(), threading.Event()
     step = runner.step
     runner.step = lambda batch: (begun.set(), go.wait(10), step(batch))[2]
-    engine = Engine(runner, ByteTokenizer())
-    stream = engine.submit(Request([1], GREEDY))
+    engine = LLMEngine(runner, ByteTokenizer())
+    stream = engine.submit(GenerationRequest([1], GREEDY))
     assert begun.wait(10)
     with pytest.raises(TilewrightError, match="did not end"):
         engine.close(timeout=0.05)
@@ -253,13 +253,13 @@ def test_closing_does_not_wait_for_ever():
 
 def test_a_fault_of_the_engine_leaves_nobody_waiting(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
-    engine = Engine(FakeRunner(), ByteTokenizer())
-    stream = engine.submit(Request([1], Sampling(max_tokens=100, temperature=0, ignore_eos=True)))
+    engine = LLMEngine(FakeRunner(), ByteTokenizer())
+    stream = engine.submit(GenerationRequest([1], Sampling(max_tokens=100, temperature=0, ignore_eos=True)))
     next(stream)
     engine._scheduler.plan = lambda: 1 / 0
     assert "division" in joined(stream)[2].error
     with pytest.raises(UsageError, match="closed"):
-        engine.submit(Request([1]))
+        engine.submit(GenerationRequest([1]))
 
 
 def test_drafts_come_from_what_was_there_before():
@@ -313,9 +313,9 @@ def test_a_draft_model_that_agrees_is_mostly_right_and_changes_nothing():
     found = {}
     for name, model in (("none", None), ("same", small), ("other", other)):
         drafter = None if model is None else DraftModel(model)
-        with Engine(runner, ByteTokenizer(), lookup=False, drafter=drafter) as engine:
+        with LLMEngine(runner, ByteTokenizer(), lookup=False, drafter=drafter) as engine:
             engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [min(n, 4) for _, n, _ in drafts]
-            tokens = [joined(s)[1] for s in [engine.submit(Request([1, 2, 3], s)) for s in sampling]]
+            tokens = [joined(s)[1] for s in [engine.submit(GenerationRequest([1, 2, 3], s)) for s in sampling]]
             metrics = engine.metrics()
         found[name] = tokens, metrics["draft_tokens"], metrics["draft_tokens_accepted"]
     assert found["none"][0] == found["same"][0] == found["other"][0]
@@ -340,10 +340,10 @@ def test_a_drafter_that_fails_is_left_out_and_one_for_hidden_states_gets_them():
             pass
 
     runner = FakeRunner()
-    with Engine(runner, ByteTokenizer(), lookup=False, drafter=Heads()) as engine:
+    with LLMEngine(runner, ByteTokenizer(), lookup=False, drafter=Heads()) as engine:
         engine._speculator.lengths = lambda cost, tokens, texts, drafts, room: [min(n, 2) for _, n, _ in drafts]
         with pytest.warns(RuntimeWarning, match="no more"):
-            assert joined(engine.submit(Request([1], GREEDY)))[1] == runner.greedy([1], 20, {257})
+            assert joined(engine.submit(GenerationRequest([1], GREEDY)))[1] == runner.greedy([1], 20, {257})
     assert seen[0] is None and all(h.shape[1] == 4 for h in seen[1:]) and engine.drafter is None
 
 
@@ -368,7 +368,7 @@ def simulated(habit, ms, most, sequences):
     """Milliseconds of 300 tokens for each of some requests on a machine where a step of t tokens takes ms(t), give or
     take a tenth."""
     runner = FakeRunner(habit=habit, context=512, pages=400, page_length=16, tokens=64)
-    engine = Engine(runner, ByteTokenizer(), draft_tokens=most, start=False)
+    engine = LLMEngine(runner, ByteTokenizer(), draft_tokens=most, start=False)
     rng, spent, add = np.random.default_rng(0), [], engine._speculator.cost.add
 
     def measured(tokens, _):
@@ -377,7 +377,7 @@ def simulated(habit, ms, most, sequences):
 
     engine._speculator.cost.add = measured
     sampling = Sampling(max_tokens=300, temperature=0, ignore_eos=True)
-    streams = [engine.submit(Request([i, 1, 2, 3], sampling)) for i in range(sequences)]
+    streams = [engine.submit(GenerationRequest([i, 1, 2, 3], sampling)) for i in range(sequences)]
     while engine._inbox or engine._busy():
         engine._iterate(wait=False)
     assert engine.metrics()["generated_tokens"] == 300 * len(streams)

@@ -10,8 +10,8 @@ import pytest
 from tilewright.llm.batch import Batch
 from tilewright.llm.checkpoint import Checkpoint, FolderSource
 from tilewright.llm.layers.rope import frequencies
-from tilewright.llm.program import CompiledRunner, Plan, compilations, compile_model, load_model
-from tilewright.llm.settings import Settings
+from tilewright.llm.program import CompiledRunner, ModelPlan, compilations, compile_model, load_model
+from tilewright.llm.settings import ModelSettings
 from tilewright.schedule.machine import lanes
 from tilewright.support.errors import InputError, ModelError, PackageError, UnsupportedError, UsageError
 from tilewright.support.options import Options
@@ -184,7 +184,7 @@ def test_steps_that_lead_outside_are_refused(runner, changes, message):
 
 
 def test_activations_in_bf16(folder, runner):
-    plan = Plan(pages=32, precision="bf16", dtype="bf16", **LIMITS)
+    plan = ModelPlan(pages=32, precision="bf16", dtype="bf16", **LIMITS)
     narrow = compile_model(*FolderSource(folder).read(), plan, Options.of(threads=1))
     assert large_constants(narrow, "decode") == large_constants(narrow, "prefill")
     same = narrow.executable.facts()["memory"]["weights"] - runner.executable.facts()["memory"]["weights"]
@@ -221,7 +221,7 @@ def without(*names):
 def test_what_would_change_results_is_no_surprise(tmp_path, config, arrays, error, message):
     write(tmp_path, CONFIG | config, arrays)
     with pytest.raises(error, match=message):
-        compile_model(*FolderSource(tmp_path).read(), Plan(pages=8, **LIMITS), Options.of(threads=1))
+        compile_model(*FolderSource(tmp_path).read(), ModelPlan(pages=8, **LIMITS), Options.of(threads=1))
 
 
 def test_folders_that_are_damaged(tmp_path):
@@ -247,7 +247,7 @@ def test_folders_that_are_damaged(tmp_path):
     with pytest.raises(UsageError, match="there is no model"):
         load_model(tmp_path / "nothing")
     with pytest.raises(UsageError, match="dtype is"):
-        Plan(dtype="i9")
+        ModelPlan(dtype="i9")
 
 
 def test_other_packages_are_no_language_models(runner):
@@ -278,7 +278,7 @@ def test_rotary_scalings_equal_those_of_hugging_face():
     for given in cases:
         config = transformers.LlamaConfig(**sizes, rope_parameters={"rope_theta": 20000.0, **given})
         for context in (400, 4096):
-            rope = Settings({"model_type": "x", **sizes, "rope_theta": 20000.0, "rope_scaling": given}).rope(64)
+            rope = ModelSettings({"model_type": "x", **sizes, "rope_theta": 20000.0, "rope_scaling": given}).rope(64)
             expected, attention = functions[given["rope_type"]](config, "cpu", seq_len=context)
             np.testing.assert_allclose(frequencies(rope, context), expected.numpy(), rtol=1e-6)
             assert rope.scaling.attention == pytest.approx(attention, rel=1e-12), given

@@ -11,7 +11,7 @@ from llm import test_architectures as folders
 
 from tilewright.cli import main
 from tilewright.llm.checkpoint import FolderSource
-from tilewright.llm.program import Plan, compile_model
+from tilewright.llm.program import ModelPlan, compile_model
 from tilewright.llm.quantize.awq import scaled
 from tilewright.llm.quantize.calibrate import LayerProgram, embedded, step_inputs
 from tilewright.llm.quantize.gptq import gptq
@@ -100,7 +100,7 @@ def test_a_quantized_folder(tmp_path):
             and weights["layers.1.mlp.up.weight"].bits == 4
         )
         floats = {n: w.dequantized() if isinstance(w, BlockWeights) else w for n, w in weights.items()}
-        plan = Plan(context=64, sequences=1, tokens=64, page_length=folders.PAGE, pages=folders.PAGES, dtype="f32")
+        plan = ModelPlan(context=64, sequences=1, tokens=64, page_length=folders.PAGE, pages=folders.PAGES, dtype="f32")
         runner = compile_model(found, floats, plan, Options.of(threads=1))
         if method == "rtn":
             assert 80 < perplexity(runner, tokens) < 130  # of a random model

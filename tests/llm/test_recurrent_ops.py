@@ -8,11 +8,11 @@ import tilewright as tw
 from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.llm.batch import Batch
-from tilewright.llm.config import Block, Layer, Model, Norm
-from tilewright.llm.layers.attention import Attention
+from tilewright.llm.config import DecoderLayer, DecoderModel, Norm, Sublayer
+from tilewright.llm.layers.attention import SelfAttention
 from tilewright.llm.layers.experts import Experts, Router
 from tilewright.llm.layers.recurrent import GatedDeltaNet, Mamba2
-from tilewright.llm.program import Plan, compile_model
+from tilewright.llm.program import ModelPlan, compile_model
 from tilewright.ops.block_experts import ExpertBlockMatmul, ExpertIntegerBlockMatmul
 from tilewright.ops.block_quantized import QuantizeBlocks
 from tilewright.ops.block_weights import BlockWeights
@@ -150,13 +150,13 @@ def test_experts_with_weights_in_blocks(form):
 # ---- a model with both kinds of layers -----------------------------------------------------------------------------
 
 
-def hybrid() -> tuple[Model, dict[str, np.ndarray]]:
+def hybrid() -> tuple[DecoderModel, dict[str, np.ndarray]]:
     """A model of one layer of each kind, with random weights."""
     hidden, norm = 16, Norm("rms")
     router = Router(8, 2, "sigmoid", groups=4, top_groups=2, pairs=True, scale=1.5)
     delta, mamba = GatedDeltaNet(4, 2, 6, 8), Mamba2(3, 8, 1, 5, most_dt=2.0)
-    bodies = [delta, Attention(2, 1, 8), mamba, Experts(router, 12, "relu2", gated=False, shared=8)]
-    layers = tuple(Layer((Block("mixer", body, norm),)) for body in bodies)
+    bodies = [delta, SelfAttention(2, 1, 8), mamba, Experts(router, 12, "relu2", gated=False, shared=8)]
+    layers = tuple(DecoderLayer((Sublayer("mixer", body, norm),)) for body in bodies)
     shapes = {
         "0": {
             "qkv.weight": (56, hidden), "z.weight": (24, hidden), "b.weight": (4, hidden), "a.weight": (4, hidden),
@@ -177,13 +177,13 @@ def hybrid() -> tuple[Model, dict[str, np.ndarray]]:
     for i, parts in shapes.items():
         weights[f"layers.{i}.mixer.before.weight"] = 1 + drawn(rng, hidden) / 8
         weights |= {f"layers.{i}.mixer.{n}": drawn(rng, *s) / max(s[-1], 4) ** 0.5 for n, s in parts.items()}
-    return Model("hybrid", 50, hidden, 64, layers, norm, tied=True), weights
+    return DecoderModel("hybrid", 50, hidden, 64, layers, norm, tied=True), weights
 
 
 def test_snapshots_of_a_hybrid_model():
     """Beginning from a snapshot equals going on, whether it was kept in the middle of a chunk (a draft that is rolled
     back), is shared by two sequences, was copied, or read and written back; all states are updated in place."""
-    plan = Plan(context=64, sequences=4, tokens=32, page_length=4, pages=64, snapshots=SNAPSHOTS, dtype="f32")
+    plan = ModelPlan(context=64, sequences=4, tokens=32, page_length=4, pages=64, snapshots=SNAPSHOTS, dtype="f32")
     runner = compile_model(*hybrid(), plan, Options.of(threads=1))
     for entry in runner.executable.entries.values():
         assert "two buffers" not in str(entry) and "in place" in str(entry)
@@ -234,7 +234,7 @@ def test_a_mixture_with_weights_in_blocks():
     that do not fill tiles."""
     rng = np.random.default_rng(5)
     model, weights = mixture(96, 32, 4, rng)
-    plan = Plan(context=16, sequences=1, tokens=17, page_length=4, pages=4, dtype="f32")
+    plan = ModelPlan(context=16, sequences=1, tokens=17, page_length=4, pages=4, dtype="f32")
     blocks = {}
     for name, w in weights.items():
         if ".experts." in name:
@@ -253,7 +253,7 @@ def test_a_mixture_with_weights_in_blocks():
     assert np.corrcoef(found[0].ravel(), found[1].ravel())[0, 1] > 0.999
 
 
-def mixture(hidden: int, size: int, count: int, rng) -> tuple[Model, dict[str, np.ndarray]]:
+def mixture(hidden: int, size: int, count: int, rng) -> tuple[DecoderModel, dict[str, np.ndarray]]:
     """A model of one layer, a mixture with weights for each expert."""
     norm = Norm("rms")
     experts = Experts(Router(count, 2), size)
@@ -262,4 +262,6 @@ def mixture(hidden: int, size: int, count: int, rng) -> tuple[Model, dict[str, n
     weights = {f"layers.0.mlp.{n}": drawn(rng, *s) / s[-1] ** 0.5 for n, s in shapes.items()}
     weights |= {"embedding.weight": drawn(rng, 50, hidden), "norm.weight": np.ones(hidden, np.float32)}
     weights["layers.0.mlp.before.weight"] = np.ones(hidden, np.float32)
-    return Model("mixture", 50, hidden, 16, (Layer((Block("mlp", experts, norm),)),), norm, tied=True), weights
+    return DecoderModel(
+        "mixture", 50, hidden, 16, (DecoderLayer((Sublayer("mlp", experts, norm),)),), norm, tied=True
+    ), weights

@@ -5,11 +5,11 @@ import pytest
 
 from tilewright.llm.engine.sampler import LogitsRow, changed, choose, threshold, token_logprob, top_values
 from tilewright.llm.engine.sequence import Sequence
-from tilewright.llm.request import Request, Sampling
+from tilewright.llm.request import GenerationRequest, Sampling
 
 
 def sequence(sampling, prompt=(1,), seed=0):
-    return Sequence(Request(list(prompt), sampling), (0.0, 0), 10, frozenset(), seed, 0.0)
+    return Sequence(GenerationRequest(list(prompt), sampling), (0.0, 0), 10, frozenset(), seed, 0.0)
 
 
 def allowed(x, top_k, top_p, min_p):

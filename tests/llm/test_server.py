@@ -23,7 +23,7 @@ import tilewright as tw
 httpx = pytest.importorskip("httpx", reason="needs httpx: tilewright[llm]")
 pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
 
-from tilewright.llm.engine.engine import Engine  # noqa: E402
+from tilewright.llm.engine.engine import LLMEngine  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.batching import Batcher, open_batch  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
@@ -43,7 +43,7 @@ def run(app, work):
 
 
 def small(seconds=0.0, queue=256, limits=None, answers=None, **more):
-    engine = Engine(ScriptRunner(answers or {}, seconds, **more), ChatTokenizer(), queue=queue)
+    engine = LLMEngine(ScriptRunner(answers or {}, seconds, **more), ChatTokenizer(), queue=queue)
     limits = limits or ServerLimits(body=20_000)
     return engine, Language("tiny", engine, ChatTokenizer(), 512, limits, tools="hermes")
 

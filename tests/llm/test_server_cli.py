@@ -20,7 +20,7 @@ pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
 from tilewright.cli import main  # noqa: E402
 from tilewright.cli import serve as serve_command  # noqa: E402
 from tilewright.cli.chat import Chat  # noqa: E402
-from tilewright.llm.engine.engine import Engine  # noqa: E402
+from tilewright.llm.engine.engine import LLMEngine  # noqa: E402
 from tilewright.llm.request import Sampling  # noqa: E402
 from tilewright.llm.server import bench, loading  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
@@ -31,7 +31,7 @@ from tilewright.support.errors import TilewrightError, UsageError  # noqa: E402
 
 def language(answers=None, queue=256, **more):
     tokenizer = ChatTokenizer()
-    engine = Engine(ScriptRunner(answers, **more), tokenizer, queue=queue)
+    engine = LLMEngine(ScriptRunner(answers, **more), tokenizer, queue=queue)
     return Language("tiny", engine, tokenizer, 512, reasoning="think")
 
 

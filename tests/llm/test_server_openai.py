@@ -14,7 +14,7 @@ from llm.script_runner import ChatTokenizer, ScriptRunner
 openai = pytest.importorskip("openai", reason="needs the package openai")
 pytest.importorskip("uvicorn", reason="needs uvicorn and starlette: tilewright[llm]")
 
-from tilewright.llm.engine.engine import Engine  # noqa: E402
+from tilewright.llm.engine.engine import LLMEngine  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
 
@@ -37,7 +37,7 @@ TOOL = {"type": "function", "function": WEATHER}
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(ScriptRunner(ANSWERS), ChatTokenizer(), queue=8) as engine:
+    with LLMEngine(ScriptRunner(ANSWERS), ChatTokenizer(), queue=8) as engine:
         yield engine
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
 
-from tilewright.llm.request import Piece
+from tilewright.llm.request import TextPiece
 from tilewright.llm.server.language import Answer
 from tilewright.llm.server.reasoning import ReasoningParser
 from tilewright.llm.server.tool_calls import FORMS, NamedCall, ToolParser
@@ -56,7 +56,7 @@ CASES = [
 def answer(text: str, cuts: list[int], **parsers) -> Answer:
     found = Answer(**parsers)
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        found.feed(Piece(text[begin:end], [0], finish_reason="stop" if end == len(text) else None))
+        found.feed(TextPiece(text[begin:end], [0], finish_reason="stop" if end == len(text) else None))
     return found
 
 

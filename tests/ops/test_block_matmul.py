@@ -397,7 +397,7 @@ def test_rows_are_looked_up(machine, form):
     w = weights_of(form, n=96)
     make = Maker([("x", Type((None, w.shape[1]), "f32")), ("i", Type((None,), "i32"))])
     given = [None if a is None else make.constant(a, f"c{i}") for i, a in enumerate(w.operands)]
-    rows = make("block_rows", make.inputs[1], *given, **w.attributes)
+    rows = make("block_lookup", make.inputs[1], *given, **w.attributes)
     graph = make.finish([("rows", rows), ("y", make("block_matmul", make.inputs[0], *given, **w.attributes))])
     run = tw.compile(graph, inputs={"x": (tw.Dim("T", 1, 9), 128), "i": (tw.Dim("N", 1, 9),)}, threads=1)
     indices = np.array([95, 0, 33, 33], np.int32)

@@ -189,7 +189,7 @@ def test_every_operator_is_tested():
         "tree_leaves",
         "quantize_blocks",
         "block_matmul",
-        "block_rows",
+        "block_lookup",
         "integer_block_matmul",
         "write_quantized_pages",
         "ragged_attention_parts",

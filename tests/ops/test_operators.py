@@ -339,7 +339,7 @@ def test_every_operator_has_a_sample():
     elsewhere = {
         "quantize_blocks",
         "block_matmul",
-        "block_rows",
+        "block_lookup",
         "integer_block_matmul",
         "write_quantized_pages",
         "ragged_attention_parts",

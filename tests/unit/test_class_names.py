@@ -14,8 +14,7 @@ KNOWN = {
         "Access Builder Call Chain Dim Instruction Layout Machine Memory Operand Part Places Product Reader Registers "
         "Result Shape Split Stage State Sum Target Tensor Value Window"
     ),
-    3: ("Axis Block Form Step Tile"),
-    4: ("Sizes"),
+    3: ("Axis Block Form Sizes Step Tile"),
 }
 
 

@@ -108,14 +108,14 @@ class Chat:
         """Say something; what the model answers. An answer that is not read to its end (the iterator is closed, or
         Ctrl-C comes) stops, and what there is of it is kept. UsageError for what does not fit into the context: then
         nothing was said."""
-        from ..llm.request import Request
+        from ..llm.request import GenerationRequest
         from ..llm.server.language import Answer
         from ..llm.server.reasoning import MARKS, ReasoningParser
 
         language = self.language
         self.tokens = 0
         prompt = language.tokenizer.chat([*self.messages, {"role": "user", "content": text}])
-        stream = language.engine.submit(Request(language.tokenizer.encode(prompt), self.sampling))
+        stream = language.engine.submit(GenerationRequest(language.tokenizer.encode(prompt), self.sampling))
         made = Answer()
         if language.reasoning is not None:
             inside = prompt.rstrip().endswith(MARKS[language.reasoning][0])

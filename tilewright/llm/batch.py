@@ -40,7 +40,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ModelLimits:
     """What a compiled model takes.
 
     vocabulary: width of the logits.
@@ -60,7 +60,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """logits: f32 [R, vocabulary]; hidden: f32 [R, hidden], what the output layer was given. Views that the next step
     may overwrite."""
 
@@ -71,9 +71,9 @@ class Result:
 class Runner(Protocol):
     """A compiled model with its cache. One step at a time."""
 
-    limits: Limits
+    limits: ModelLimits
 
-    def step(self, batch: Batch) -> Result:
+    def step(self, batch: Batch) -> StepResult:
         """Run the model."""
 
     def copy(self, pages: Sequence[tuple[int, int]], snapshots: Sequence[tuple[int, int]] = ()) -> None:
@@ -86,4 +86,4 @@ class Runner(Protocol):
         """The inverse of `read`, to other pages and snapshots."""
 
 
-__all__ = ["Batch", "Limits", "Result", "Runner"]
+__all__ = ["Batch", "ModelLimits", "StepResult", "Runner"]

@@ -17,7 +17,7 @@ from ..support.errors import ModelError
 from ..support.mapped_file import MappedFile, map_file
 
 if TYPE_CHECKING:
-    from .config import Model
+    from .config import DecoderModel
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
@@ -70,7 +70,7 @@ class FolderSource:
         parts = [json.dumps(checkpoint.config, sort_keys=True), *(f.digest() for f in checkpoint.files)]
         return "\0".join(parts)
 
-    def read(self) -> tuple[Model, dict[str, Any]]:
+    def read(self) -> tuple[DecoderModel, dict[str, Any]]:
         from .architectures import find
         from .quantize.package import KEY, weights_of
 

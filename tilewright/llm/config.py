@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..ir.types import Type
-    from .scope import Scope
+    from .scope import LayerScope
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Rope:
 
 
 @dataclass(frozen=True)
-class Pool:
+class CachePool:
     """The memory of a model between steps: pages of `page_length` positions in `dtype`, and recurrent snapshots."""
 
     pages: int
@@ -72,40 +72,40 @@ class Pool:
     dtype: str = "f32"
 
 
-class Body(Protocol):
+class SublayerBody(Protocol):
     """What a block of a layer computes: attention, a recurrence, an MLP. A kind is a frozen dataclass in a file of
     `layers/`: its fields say how, these methods build it. `recurrent`: it has snapshots among its states."""
 
     recurrent: bool
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         """Its states in the pool, by name; a layer's number is added to that: ``k`` becomes ``k.3``."""
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         """Append what it computes of x [T, hidden] (f32); `at` gives weights, states and the step's inputs."""
 
 
 @dataclass(frozen=True)
-class Block:
+class Sublayer:
     """x + scale * after(body(before(x))). `name`: of its weights in a layer. Norms have the weights ``before.weight``
     and ``after.weight``."""
 
     name: str
-    body: Body
+    body: SublayerBody
     before: Norm | None = None
     after: Norm | None = None
     scale: float = 1.0
 
 
 @dataclass(frozen=True)
-class Layer:
+class DecoderLayer:
     """Blocks one after the other: a mixer and an MLP, or one of them."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[Sublayer, ...]
 
 
 @dataclass(frozen=True)
-class Model:
+class DecoderModel:
     """A decoder of tokens.
 
     Weights: ``embedding.weight`` [vocabulary, hidden], ``positions.weight`` [positions, hidden] if it has learned
@@ -120,7 +120,7 @@ class Model:
     vocabulary: int
     hidden: int
     context: int
-    layers: tuple[Layer, ...]
+    layers: tuple[DecoderLayer, ...]
     norm: Norm | None
     tied: bool = False
     positions: int = 0
@@ -134,16 +134,16 @@ class Model:
         """Whether any layer has snapshots."""
         return any(body.recurrent for _, body in self._bodies())
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         """All states by name, in the order of the layers."""
         return {f"{name}.{i}": t for i, body in self._bodies() for name, t in body.states(pool).items()}
 
-    def snapshots(self, pool: Pool) -> list[str]:
+    def snapshots(self, pool: CachePool) -> list[str]:
         """The names of states that are snapshots; all others are pages."""
         return [f"{name}.{i}" for i, body in self._bodies() if body.recurrent for name in body.states(pool)]
 
-    def _bodies(self) -> Iterator[tuple[int, Body]]:
+    def _bodies(self) -> Iterator[tuple[int, SublayerBody]]:
         return ((i, block.body) for i, layer in enumerate(self.layers) for block in layer.blocks)
 
 
-__all__ = ["Block", "Body", "Layer", "Model", "Norm", "Pool", "Rope", "Scaling"]
+__all__ = ["Sublayer", "SublayerBody", "DecoderLayer", "DecoderModel", "Norm", "CachePool", "Rope", "Scaling"]

@@ -13,12 +13,12 @@ from ..ir.types import Type
 from ..ops.block_weights import BlockWeights
 from ..support.dims import Dim
 from ..support.errors import UnsupportedError
-from .batch import Limits
-from .config import Model, Pool
+from .batch import ModelLimits
+from .config import CachePool, DecoderModel
 from .layers.linear import block_operands, linear, linear_tiled, rows_of_tiled, tiled_rows
 from .layers.norm import normalized
 from .plan import REPORT
-from .scope import Scope, Step, UsedWeights
+from .scope import DecoderStep, LayerScope, UsedWeights
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..ir.graph import Graph
     from ..runtime.entries import MultiExecutable
     from ..support.options import Options
-    from .plan import Hook, Plan
+    from .plan import Hook, ModelPlan
 
 #: name of an input -> its sizes, by the names of dimensions; all are i32
 INPUTS: dict[str, tuple[str, ...]] = {
@@ -42,7 +42,9 @@ INPUTS: dict[str, tuple[str, ...]] = {
 RECURRENT = {"initial": ("B",), "keep": ("T",)}
 
 
-def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: int, precision: str = "auto") -> Graph:
+def step_graph(
+    model: DecoderModel, weights: Mapping[str, Any], pool: CachePool, context: int, precision: str = "auto"
+) -> Graph:
     """The graph of a step: inputs as in `INPUTS` and the states; outputs ``logits`` f32 [R, vocabulary], ``hidden`` f32
     [R, hidden] and, as ``next:NAME``, the states. Sizes by name are open.
 
@@ -54,28 +56,28 @@ def step_graph(model: Model, weights: Mapping[str, Any], pool: Pool, context: in
     types = [(n, Type((None,) * len(sizes), "i32")) for n, sizes in inputs.items()]
     make = Maker([*types, *states.items()], name=model.architecture)
     values = dict(zip(make.names, make.inputs, strict=True))
-    step = Step(
+    step = DecoderStep(
         make, model, weights, context, precision, {n: values[n] for n in inputs}, {n: values[n] for n in states}
     )
     x = _embedded(step)
     for i, layer in enumerate(model.layers):
         for block in layer.blocks:
-            at = Scope(step, f"layers.{i}.{block.name}", i)
+            at = LayerScope(step, f"layers.{i}.{block.name}", i)
             y = block.body.build(at, normalized(at / "before", block.before, x))
             y = normalized(at / "after", block.after, y)
             x = make("add", x, y if block.scale == 1 else make("mul", y, make.constant(np.float32(block.scale))))
-    hidden = normalized(Scope(step, "norm"), model.norm, make("gather", x, step.inputs["rows"], axis=0))
+    hidden = normalized(LayerScope(step, "norm"), model.norm, make("gather", x, step.inputs["rows"], axis=0))
     logits = _logits(step, hidden)
     return make.finish([("logits", logits), ("hidden", hidden), *((f"next:{n}", v) for n, v in step.states.items())])
 
 
-def _embedded(step: Step) -> ir.Value:
+def _embedded(step: DecoderStep) -> ir.Value:
     """Embeddings of the tokens in f32, [T, hidden]."""
-    make, model, root = step.make, step.model, Scope(step, "")
+    make, model, root = step.make, step.model, LayerScope(step, "")
     table, tokens = root.weight("embedding.weight"), step.inputs["tokens"]
     if isinstance(table, BlockWeights):
         operands = block_operands(make, table, "embedding")
-        x = make("block_rows", tokens, *operands, **table.attributes, place="embedding")
+        x = make("block_lookup", tokens, *operands, **table.attributes, place="embedding")
     elif model.tied:
         step.tied = make.constant(tiled_rows(table), "embedding")
         x = rows_of_tiled(make, step.tied, tokens)
@@ -96,8 +98,8 @@ def _rows(make: Maker, table: np.ndarray, indices: ir.Value, name: str) -> ir.Va
     return make("cast", rows, to="f32")
 
 
-def _logits(step: Step, hidden: ir.Value) -> ir.Value:
-    make, model, root = step.make, step.model, Scope(step, "")
+def _logits(step: DecoderStep, hidden: ir.Value) -> ir.Value:
+    make, model, root = step.make, step.model, LayerScope(step, "")
     if step.tied is not None:
         logits = linear_tiled(make, hidden, step.tied, model.vocabulary)
     elif model.tied:
@@ -113,7 +115,7 @@ def _logits(step: Step, hidden: ir.Value) -> ir.Value:
 
 
 def compiled(
-    model: Model, weights: Mapping[str, Any], plan: Plan, options: Options, progress: Hook | None = None
+    model: DecoderModel, weights: Mapping[str, Any], plan: ModelPlan, options: Options, progress: Hook | None = None
 ) -> MultiExecutable:
     """The entries "decode" and "prefill" of a model; see `program.compile_model`."""
     from ..driver.entries import compile_entries
@@ -139,7 +141,7 @@ def compiled(
     options = replace(options, inputs=inputs, states={n: f"next:{n}" for n in states})
     report("compiling", 0.1)
     made = compile_entries(dict.fromkeys(plan.dims(), graph), options)
-    limits = Limits(
+    limits = ModelLimits(
         model.vocabulary, plan.page_length, plan.pages, plan.snapshots if model.recurrent else 0, plan.tokens,
         plan.sequences, plan.context,
     )  # fmt: skip
@@ -151,7 +153,7 @@ def compiled(
     return made
 
 
-def input_sizes(model: Model, dims: Mapping[str, Dim]) -> dict[str, tuple[Any, ...]]:
+def input_sizes(model: DecoderModel, dims: Mapping[str, Dim]) -> dict[str, tuple[Any, ...]]:
     """The option ``inputs`` of `tilewright.compile`: the sizes of a step's inputs, with these dimensions."""
     inputs = INPUTS | (RECURRENT if model.recurrent else {})
     return {n: tuple(dims.get(s, s) for s in sizes) for n, sizes in inputs.items()}

@@ -23,9 +23,9 @@ from ..support.errors import TilewrightError, UsageError
 from ..support.options import get
 from .batch import Runner
 from .engine.drafts import DraftModel
-from .engine.engine import Engine, QueueFull
+from .engine.engine import LLMEngine, QueueFull
 from .engine.stream import Stream
-from .request import FinishReason, Piece, Request, Sampling, TokenLogprob
+from .request import FinishReason, GenerationRequest, Sampling, TextPiece, TokenLogprob
 
 #: a text or its tokens
 Prompt = str | Sequence[int]
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Completion:
-    """The text of one prompt; `str` of it is the text. Fields as in `request.Piece`; prompt: how many tokens it had."""
+    """The text of one prompt; `str` of it is the text. Fields as in `TextPiece`; prompt: how many tokens it had."""
 
     text: str
     tokens: Sequence[int]
@@ -58,7 +58,7 @@ class LLM:
     path: a Hugging Face folder, a GGUF file, or a package of `tilewright quantize-llm`. context: most tokens of a
     prompt and its text. memory: bytes of the cache (GiB: ``memory=2 << 30``); without it four texts of full length.
     draft: path of a small model of the same vocabulary that proposes tokens. show: a progress bar on a terminal while
-    the model is loaded and compiled. engine: options of `Engine`. Others, as ``threads``, ``cache_dtype``,
+    the model is loaded and compiled. engine: options of `LLMEngine`. Others, as ``threads``, ``cache_dtype``,
     ``sequences``, ``precision``, are those of `program.load_model`.
 
     Errors: those of `load_model`, and UsageError for a request that does not fit.
@@ -97,14 +97,14 @@ class LLM:
 
     @classmethod
     def of(cls, runner: Runner, tokenizer: Any, **engine: Any) -> LLM:
-        """From a model that is loaded. engine: options of `Engine`."""
+        """From a model that is loaded. engine: options of `LLMEngine`."""
         made = cls.__new__(cls)
         made._use(runner, tokenizer, engine)
         return made
 
     def _use(self, runner: Runner, tokenizer: Any, options: Mapping[str, Any]) -> None:
         self.runner, self.tokenizer = runner, tokenizer
-        self.engine = Engine(runner, tokenizer, **options)
+        self.engine = LLMEngine(runner, tokenizer, **options)
 
     @overload
     def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...  # type: ignore[overload-overlap]
@@ -122,7 +122,7 @@ class LLM:
         each = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(each) != len(prompts):
             raise UsageError(f"{len(prompts)} prompts and {len(each)} sampling parameters")
-        requests = [Request(self._tokens(p), s) for p, s in zip(prompts, each, strict=True)]
+        requests = [GenerationRequest(self._tokens(p), s) for p, s in zip(prompts, each, strict=True)]
         return self._served(requests, _completion)
 
     def chat(
@@ -134,7 +134,7 @@ class LLM:
         **template: Any,
     ) -> Completion:
         """The next message, by the model's chat template. template: variables of it, as ``enable_thinking=False``."""
-        request = Request(self._chat_tokens(messages, tools, template), sampling)
+        request = GenerationRequest(self._chat_tokens(messages, tools, template), sampling)
         return self._served([request], _completion)[0]
 
     def stream(
@@ -147,12 +147,14 @@ class LLM:
             tokens: Sequence[int] = self._chat_tokens(messages, template.pop("tools", None), template)
         else:
             tokens = self._tokens(cast(Prompt, prompt))
-        return self.engine.submit(Request(tokens, sampling, priority))
+        return self.engine.submit(GenerationRequest(tokens, sampling, priority))
 
     def embed(self, texts: str | Sequence[Prompt]) -> np.ndarray:
         """The hidden state after the last token: f32 [hidden] of a text, [n, hidden] of a list."""
         each = [texts] if isinstance(texts, str) else texts
-        found = self._served([Request(self._tokens(t), embed=True) for t in each], lambda r, pieces: pieces[-1].hidden)
+        found = self._served(
+            [GenerationRequest(self._tokens(t), embed=True) for t in each], lambda r, pieces: pieces[-1].hidden
+        )
         return np.asarray(found[0] if isinstance(texts, str) else np.stack(found))
 
     def save_prefix(self, prompt: Prompt, path: str | os.PathLike[str]) -> None:
@@ -183,9 +185,11 @@ class LLM:
     def _chat_tokens(self, messages: Sequence[Message], tools: Any, template: Mapping[str, Any]) -> list[int]:
         return self.tokenizer.encode(self.tokenizer.chat(messages, tools, **template))
 
-    def _served(self, requests: Sequence[Request], take: Callable[[Request, list[Piece]], T]) -> list[T]:
+    def _served(
+        self, requests: Sequence[GenerationRequest], take: Callable[[GenerationRequest, list[TextPiece]], T]
+    ) -> list[T]:
         """What comes of requests, more of them than the engine lets wait too."""
-        streams: deque[tuple[Request, Stream]] = deque()
+        streams: deque[tuple[GenerationRequest, Stream]] = deque()
         done: list[T] = []
 
         def finish() -> None:
@@ -209,7 +213,7 @@ class LLM:
         return done
 
 
-def _completion(request: Request, pieces: list[Piece]) -> Completion:
+def _completion(request: GenerationRequest, pieces: list[TextPiece]) -> Completion:
     last = pieces[-1]
     assert last.finish_reason is not None
     return Completion(
@@ -226,13 +230,13 @@ def _completion(request: Request, pieces: list[Piece]) -> Completion:
 
 def _tokens_of(path: str | os.PathLike[str], memory: int, options: Mapping[str, Any]) -> int:
     """Positions of the cache that so many bytes hold, beside the snapshots."""
-    from .program import Plan, source_of
+    from .program import ModelPlan, source_of
 
     source = source_of(path)
     if source is None:
         raise UsageError("a package's cache has the size that it was made with", hint="leave out memory")
     known = {k: options[k] for k in ("context", "sequences", "page_length", "snapshots") if k in options}
-    plan = replace(Plan(**known, dtype=options.get("cache_dtype", "bf16")), pages=1)
+    plan = replace(ModelPlan(**known, dtype=options.get("cache_dtype", "bf16")), pages=1)
     model = source.read()[0]
     snapshots = set(model.snapshots(plan.pool))
     sizes = {name: t.nbytes for name, t in model.states(plan.pool).items()}

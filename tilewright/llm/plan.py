@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..support.dims import Dim
 from ..support.errors import UsageError
-from .config import Pool
+from .config import CachePool
 
 if TYPE_CHECKING:
-    from .config import Model
+    from .config import DecoderModel
 
 #: steps of at most so many tokens are the entry "decode", of more "prefill"
 DECODE_TOKENS = 16
@@ -21,16 +21,16 @@ REPORT = "language_model"
 Hook = Callable[[str, float], None]
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """A model that can be compiled. `digest` says all that it is made of; reading it is put off until `read`."""
 
     def digest(self) -> str: ...
 
-    def read(self) -> tuple[Model, Mapping[str, Any]]: ...
+    def read(self) -> tuple[DecoderModel, Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class ModelPlan:
     """What a program is made for: see `Limits`; `context` and `tokens` as there, `dtype` of the cache, `precision` of
     products: see `layers.linear.linear`."""
 
@@ -57,9 +57,9 @@ class Plan:
                 raise UsageError(f"{name} is {' or '.join(allowed)}, not {getattr(self, name)!r}")
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> CachePool:
         """The memory of the model."""
-        return Pool(self.pages, self.page_length, self.snapshots, self.dtype)
+        return CachePool(self.pages, self.page_length, self.snapshots, self.dtype)
 
     def dims(self) -> dict[str, dict[str, Dim]]:
         """The open dimensions of each entry."""
@@ -77,4 +77,4 @@ class Plan:
         }
 
 
-__all__ = ["DECODE_TOKENS", "REPORT", "Hook", "Plan", "Source"]
+__all__ = ["DECODE_TOKENS", "REPORT", "Hook", "ModelPlan", "ModelSource"]

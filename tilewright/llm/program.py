@@ -26,11 +26,11 @@ from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.options import Options, get
-from .batch import Batch, Limits, Result
-from .plan import DECODE_TOKENS, REPORT, Hook, Plan, Source
+from .batch import Batch, ModelLimits, StepResult
+from .plan import DECODE_TOKENS, REPORT, Hook, ModelPlan, ModelSource
 
 if TYPE_CHECKING:
-    from .config import Model
+    from .config import DecoderModel
 
 #: part of every key of the cache; another one for another form of the programs
 FORM = "language model 1"
@@ -48,17 +48,17 @@ class CompiledRunner:
         if found is None:
             raise PackageError("the package is no language model", stage="load", hint="see tilewright.llm.load_model")
         self.architecture: str = found["architecture"]
-        self.limits = Limits(**found["limits"])
+        self.limits = ModelLimits(**found["limits"])
         self._snapshots = frozenset(found["snapshots"])
         self._decode, self._prefill = entries["decode"], entries["prefill"]
         self._names = [t.name for t in self._decode.inputs]
 
-    def step(self, batch: Batch) -> Result:
+    def step(self, batch: Batch) -> StepResult:
         """Run the model. InputError for arrays that do not fit together, or numbers that lead outside of the cache."""
         _check(batch, self.limits)
         entry = self._decode if len(batch.tokens) <= DECODE_TOKENS else self._prefill
         logits, hidden = entry(*[getattr(batch, n) for n in self._names])
-        return Result(logits, hidden)
+        return StepResult(logits, hidden)
 
     def copy(self, pages: Sequence[tuple[int, int]], snapshots: Sequence[tuple[int, int]] = ()) -> None:
         """Copy pages, and snapshots, of all layers: pairs of from and to, one after the other."""
@@ -87,7 +87,7 @@ class CompiledRunner:
         found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
         for array in self._decode.package.constants:
             found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return found.hexdigest()
 
     def reset(self) -> None:
@@ -103,7 +103,7 @@ class CompiledRunner:
         self.executable.save(path)
 
 
-def _check(batch: Batch, limits: Limits) -> None:
+def _check(batch: Batch, limits: ModelLimits) -> None:
     """InputError for what would lead outside of memory, or makes no sense."""
     tokens, rows = len(batch.tokens), len(batch.rows)
     if batch.table.ndim != 2:
@@ -154,9 +154,9 @@ def compilations() -> int:
 
 
 def compile_model(
-    model: Model, weights: Mapping[str, Any], plan: Plan, options: Options, progress: Hook | None = None
+    model: DecoderModel, weights: Mapping[str, Any], plan: ModelPlan, options: Options, progress: Hook | None = None
 ) -> CompiledRunner:
-    """A model with weights by the names of `config.Model`, compiled. ModelError for weights that are missing,
+    """A model with weights by the names of `config.DecoderModel`, compiled. ModelError for weights that are missing,
     UnsupportedError for weights that nothing reads."""
     from .decoder import compiled
 
@@ -198,7 +198,7 @@ def load_model(
             raise PackageError(f"{path} is no language model", stage="load")
         return CompiledRunner(executable)
     pages = -(-(cache_tokens or sequences * context) // page_length)
-    plan = Plan(context, sequences, tokens, page_length, pages, snapshots, cache_dtype, precision)
+    plan = ModelPlan(context, sequences, tokens, page_length, pages, snapshots, cache_dtype, precision)
     options = Options.of(threads=threads, cache=cache)
     place = _place(source, plan, options) if keeps(options) else None
     if place is not None and (found := _kept(place, threads)) is not None:
@@ -213,7 +213,7 @@ def load_model(
     return runner
 
 
-def source_of(path: str | os.PathLike[str]) -> Source | None:
+def source_of(path: str | os.PathLike[str]) -> ModelSource | None:
     """What is at a path; None for a package. UsageError for what is neither."""
     from .checkpoint import FolderSource
 
@@ -234,7 +234,7 @@ def source_of(path: str | os.PathLike[str]) -> Source | None:
 # ---- the cache of programs -----------------------------------------------------------------------------------------
 
 
-def _place(source: Source, plan: Plan, options: Options) -> Path:
+def _place(source: ModelSource, plan: ModelPlan, options: Options) -> Path:
     parts = [FORM, source.digest(), json.dumps(asdict(plan)), *deciding(options)]
     key = hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
     return Path(get("TILEWRIGHT_CACHE")) / "models" / f"{key}.tw"
@@ -269,4 +269,4 @@ def _keep(runner: CompiledRunner, place: Path, threads: int | None) -> CompiledR
     return runner
 
 
-__all__ = ["CompiledRunner", "Plan", "Source", "compilations", "compile_model", "load_model", "source_of"]
+__all__ = ["CompiledRunner", "ModelPlan", "ModelSource", "compilations", "compile_model", "load_model", "source_of"]

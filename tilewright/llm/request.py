@@ -48,7 +48,7 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """A prompt as token ids, and how to go on. priority: a lower one goes first. n is by several requests, whose
     prompts share their cache."""
 
@@ -69,7 +69,7 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """What a request has got since the piece before. text is whole characters; what may be part of a stop string is
     held back. The last piece has a finish_reason."""
 
@@ -84,4 +84,4 @@ class Piece:
     prompt_logprobs: Sequence[TokenLogprob] = ()  # of the prompt's tokens from the second on, in the first piece
 
 
-__all__ = ["FinishReason", "Grammar", "Piece", "Request", "Sampling", "TokenLogprob"]
+__all__ = ["FinishReason", "Grammar", "TextPiece", "GenerationRequest", "Sampling", "TokenLogprob"]

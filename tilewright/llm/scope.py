@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..ir.graph_builder import Maker
-    from .config import Model, Rope
+    from .config import DecoderModel, Rope
 
 
 class UsedWeights(Mapping[str, Any]):
@@ -40,11 +40,11 @@ class UsedWeights(Mapping[str, Any]):
 
 
 @dataclass
-class Step:
+class DecoderStep:
     """A graph that is being made: its inputs by name, the states' values by now, and what all layers share."""
 
     make: Maker
-    model: Model
+    model: DecoderModel
     weights: Mapping[str, Any]
     context: int
     precision: str
@@ -61,15 +61,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Scope:
+class LayerScope:
     """A place in a model: what weights and states are called there. ``at / "q"`` is a place within."""
 
-    step: Step
+    step: DecoderStep
     name: str
     layer: int = 0
 
-    def __truediv__(self, part: str) -> Scope:
-        return Scope(self.step, f"{self.name}.{part}" if self.name else part, self.layer)
+    def __truediv__(self, part: str) -> LayerScope:
+        return LayerScope(self.step, f"{self.name}.{part}" if self.name else part, self.layer)
 
     @property
     def make(self) -> Maker:
@@ -116,4 +116,4 @@ class Scope:
         self.step.states[f"{name}.{self.layer}"] = value
 
 
-__all__ = ["Scope", "Step", "UsedWeights"]
+__all__ = ["LayerScope", "DecoderStep", "UsedWeights"]

@@ -21,7 +21,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-class Settings:
+class ModelSettings:
     """Fields of a config.json. `get` reads one, `need` one that must be there, `only` one that may have few values.
     `finish` is an UnsupportedError for all that nobody read: they might change what the model computes."""
 
@@ -152,4 +152,4 @@ def scaling_of(given: Mapping[str, Any], context: int, original: int | None, mod
     return made
 
 
-__all__ = ["Settings", "scaling_of"]
+__all__ = ["ModelSettings", "scaling_of"]

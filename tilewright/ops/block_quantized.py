@@ -215,12 +215,12 @@ class BlockMatmul(Operator):
         return b.contract("mk,nk->mn", x, _weights(b, weights, attributes), dtype="f32")
 
 
-class BlockRows(Operator):
+class BlockLookup(Operator):
     """Rows of weights [N, K] as in `BlockMatmul`, by their numbers (i32 [T], from 0 to N - 1): f32 [T, K].
 
     An embedding that is looked up in the form, and the layout, in which the output layer multiplies with it.
 
-    ``"tw.block_rows"(%i, %w, %s) {bits = 4} : (tensor<3xi32>, tensor<8x2x4xui32>, tensor<8x2xf32>) -> ...``
+    ``"tw.block_lookup"(%i, %w, %s) {bits = 4} : (tensor<3xi32>, tensor<8x2x4xui32>, tensor<8x2xf32>) -> ...``
     """
 
     kind = "opaque"

@@ -1,4 +1,4 @@
-"""Architectures of language models, one a file: how config.json becomes a `Model`, and what its weights are called."""
+"""Architectures of language models, one a file: how config.json becomes a `DecoderModel`, what weights are called."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any
 
 from ...support.discovery import Registry
 from ...support.errors import UnsupportedError
-from ..config import Model
-from ..settings import Settings
+from ..config import DecoderModel
+from ..settings import ModelSettings
 
 
 @dataclass(frozen=True)
 class Architecture:
     """How models of one ``model_type`` are read.
 
-    read: config.json -> Model. tensors: names in checkpoints -> names in `Model`, without ``.weight`` or ``.bias``;
+    read: config.json -> `DecoderModel`. tensors: names in checkpoints -> ours, without ``.weight`` or ``.bias``;
     ``{}`` stands for a number. prefixes: what names may begin with, and is left out. transposed: those of `tensors`
     that lie as [inputs, outputs]. unused: patterns of names that say nothing. convert: changes all weights at last, by
     the model's names.
     """
 
     name: str
-    read: Callable[[Settings], Model]
+    read: Callable[[ModelSettings], DecoderModel]
     tensors: Mapping[str, str]
     prefixes: tuple[str, ...] = ("model.",)
     transposed: frozenset[str] = frozenset()
     unused: tuple[str, ...] = (r".*rotary_emb\.inv_freq",)
-    convert: Callable[[Model, dict[str, Any]], dict[str, Any]] | None = None
+    convert: Callable[[DecoderModel, dict[str, Any]], dict[str, Any]] | None = None
 
-    def model(self, config: Mapping[str, Any]) -> Model:
+    def model(self, config: Mapping[str, Any]) -> DecoderModel:
         """What config.json says; UnsupportedError for what is not known of it."""
-        settings = Settings(config)
+        settings = ModelSettings(config)
         model = self.read(settings)
         settings.finish()
         return model
 
-    def weights(self, model: Model, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors of a checkpoint by the names of `Model`. UnsupportedError that lists those that have no place."""
+    def weights(self, model: DecoderModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors of a checkpoint by our names; UnsupportedError lists those that have no place."""
         found: dict[str, Any] = {}
         unknown = []
         for name, array in tensors.items():
@@ -58,7 +58,7 @@ class Architecture:
         return self.convert(model, found) if self.convert else found
 
     def _place(self, name: str) -> tuple[str, bool] | None:
-        """The name in `Model`, and whether it is transposed."""
+        """The name in `DecoderModel`, and whether it is transposed."""
         for prefix in sorted(self.prefixes, key=len, reverse=True):
             if name.startswith(prefix):
                 name = name[len(prefix) :]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...support.errors import UnsupportedError
-from ..config import Block, Body, Layer, Model, Norm
-from ..layers.attention import Attention
+from ..config import DecoderLayer, DecoderModel, Norm, Sublayer, SublayerBody
+from ..layers.attention import SelfAttention
 from ..layers.mlp import ACTIVATIONS, Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 
-#: names of weights, in checkpoints and in `Model`
+#: names of weights, in checkpoints and in `DecoderModel`
 TENSORS = {
     "embed_tokens": "embedding",
     "norm": "norm",
@@ -27,34 +27,34 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def attention_of(
-    s: Settings, *, theta: float = 10000.0, kind: str | None = None, local: float | None = None, **more: Any
-) -> Attention:
+    s: ModelSettings, *, theta: float = 10000.0, kind: str | None = None, local: float | None = None, **more: Any
+) -> SelfAttention:
     """Attention with rotary positions; `theta`, `kind` and `local` as in `Settings.rope`. `more`: other fields of
-    `Attention`."""
+    `SelfAttention`."""
     heads = s.need("num_attention_heads")
     depth = s.get("head_dim", s.need("hidden_size") // heads)
     s.ignore("attention_bias")  # the checkpoint says it
     shared = s.get("num_key_value_heads", heads)
-    return Attention(heads, shared, depth, rope=s.rope(depth, kind=kind, theta=theta, local=local), **more)
+    return SelfAttention(heads, shared, depth, rope=s.rope(depth, kind=kind, theta=theta, local=local), **more)
 
 
-def activation_of(s: Settings, name: str = "hidden_act", default: str = "silu") -> str:
+def activation_of(s: ModelSettings, name: str = "hidden_act", default: str = "silu") -> str:
     """The activation of an MLP; UnsupportedError for one that is not known."""
     return str(s.only(name, default, *ACTIVATIONS))
 
 
-def mlp_of(s: Settings, activation: str = "hidden_act", default: str = "silu") -> Mlp:
+def mlp_of(s: ModelSettings, activation: str = "hidden_act", default: str = "silu") -> Mlp:
     """A gated MLP."""
     s.ignore("mlp_bias")  # the checkpoint says it
     return Mlp(s.need("intermediate_size"), activation_of(s, activation, default))
 
 
-def rms(s: Settings, epsilon: float = 1e-6, **more: Any) -> Norm:
+def rms(s: ModelSettings, epsilon: float = 1e-6, **more: Any) -> Norm:
     """The norm of ``rms_norm_eps``."""
     return Norm("rms", s.get("rms_norm_eps", epsilon), **more)
 
 
-def windows(s: Settings, kinds: Sequence[str], default: int | None = None) -> list[int]:
+def windows(s: ModelSettings, kinds: Sequence[str], default: int | None = None) -> list[int]:
     """The window of each layer of these kinds, 0 for full attention."""
     size = s.get("sliding_window", default)
     if unknown := set(kinds) - {FULL, SLIDING}:
@@ -68,14 +68,16 @@ def windows(s: Settings, kinds: Sequence[str], default: int | None = None) -> li
     return [size if kind == SLIDING else 0 for kind in kinds]
 
 
-def pre_norm(attention: Body, mlp: Body, norm: Norm, scale: float = 1.0) -> Layer:
+def pre_norm(attention: SublayerBody, mlp: SublayerBody, norm: Norm, scale: float = 1.0) -> DecoderLayer:
     """A layer whose blocks normalize what they are given."""
-    return Layer((Block("attention", attention, norm, scale=scale), Block("mlp", mlp, norm, scale=scale)))
+    return DecoderLayer((Sublayer("attention", attention, norm, scale=scale), Sublayer("mlp", mlp, norm, scale=scale)))
 
 
-def decoder(s: Settings, layers: Sequence[Layer], norm: Norm, *, tied: bool = False, **more: Any) -> Model:
-    """The model of these layers; `tied`, where config.json does not say it. `more`: other fields of `Model`."""
-    return Model(
+def decoder(
+    s: ModelSettings, layers: Sequence[DecoderLayer], norm: Norm, *, tied: bool = False, **more: Any
+) -> DecoderModel:
+    """The model of these layers; `tied`, where config.json does not say it. `more`: other fields of `DecoderModel`."""
+    return DecoderModel(
         s.kind,
         s.need("vocab_size"),
         s.need("hidden_size"),

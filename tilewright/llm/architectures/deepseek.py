@@ -7,10 +7,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..config import Model, Norm
+from ..config import DecoderModel, Norm
 from ..layers.experts import Experts, Router
 from ..layers.latent_attention import LatentAttention
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import decoder, mlp_of, pre_norm, rms
 from .qwen_moe import PARTS
@@ -27,7 +27,7 @@ TENSORS = (
 )
 
 
-def model(s: Settings, router: Router, *, interleaved: bool) -> Model:
+def model(s: ModelSettings, router: Router, *, interleaved: bool) -> DecoderModel:
     s.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "attention_bias", "mlp_bias", "pretraining_tp")
     s.ignore("num_nextn_predict_layers", "num_mtp_layers", "ep_size", "aux_loss_alpha", "seq_aux")
     s.ignore("output_router_logits", "router_aux_loss_coef")
@@ -49,7 +49,7 @@ def model(s: Settings, router: Router, *, interleaved: bool) -> Model:
     return decoder(s, [pre_norm(attention, plain if i < first else experts, norm) for i in range(count)], norm)
 
 
-def _magnitude(s: Settings) -> float:
+def _magnitude(s: ModelSettings) -> float:
     """What scores grow by in longer contexts: queries and keys are scaled by it."""
     given = s.get("rope_parameters") or s.get("rope_scaling") or {}
     factor, share = given.get("factor", 1.0), given.get("mscale_all_dim", 0)
@@ -58,7 +58,7 @@ def _magnitude(s: Settings) -> float:
     return float(0.1 * share * math.log(factor) + 1)
 
 
-def read_v2(s: Settings) -> Model:
+def read_v2(s: ModelSettings) -> DecoderModel:
     grouped = s.only("topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
     s.only("scoring_func", "softmax")
     s.only("norm_topk_prob", False)
@@ -74,7 +74,7 @@ def read_v2(s: Settings) -> Model:
     return model(s, router, interleaved=True)
 
 
-def router_v3(s: Settings) -> Router:
+def router_v3(s: ModelSettings) -> Router:
     """Sigmoids with a correction for the choice, which goes by groups."""
     return Router(
         s.need("n_routed_experts"),
@@ -89,13 +89,13 @@ def router_v3(s: Settings) -> Router:
     )
 
 
-def read_v3(s: Settings) -> Model:
+def read_v3(s: ModelSettings) -> DecoderModel:
     s.only("topk_method", "noaux_tc")
     s.only("scoring_func", "sigmoid")
     return model(s, router_v3(s), interleaved=s.get("rope_interleave", True))
 
 
-def convert(model: Model, weights: dict[str, Any]) -> dict[str, Any]:
+def convert(model: DecoderModel, weights: dict[str, Any]) -> dict[str, Any]:
     """Without the layers behind the last, which predict further tokens."""
     number = re.compile(r"layers\.(\d+)\.")
     return {n: w for n, w in weights.items() if not (m := number.match(n)) or int(m[1]) < len(model.layers)}

@@ -1,9 +1,9 @@
 """Gemma 2: every other layer sees a window, scores and logits are capped, blocks are normalized before and after."""
 
-from ..config import Block, Layer, Model, Norm
-from ..layers.attention import Attention
+from ..config import DecoderLayer, DecoderModel, Norm, Sublayer
+from ..layers.attention import SelfAttention
 from ..layers.mlp import Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import FULL, SLIDING, TENSORS, attention_of, decoder, mlp_of, rms, windows
 
@@ -16,12 +16,12 @@ GEMMA_TENSORS = {
 }
 
 
-def sandwich(attention: Attention, mlp: Mlp, norm: Norm) -> Layer:
+def sandwich(attention: SelfAttention, mlp: Mlp, norm: Norm) -> DecoderLayer:
     """A layer whose blocks are normalized before and after."""
-    return Layer((Block("attention", attention, norm, norm), Block("mlp", mlp, norm, norm)))
+    return DecoderLayer((Sublayer("attention", attention, norm, norm), Sublayer("mlp", mlp, norm, norm)))
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     norm, count = rms(s, offset=1.0), s.need("num_hidden_layers")
     s.only("use_bidirectional_attention", False)
     s.fields.setdefault("head_dim", 256)

@@ -2,14 +2,14 @@
 
 Of a model that sees images too, the text model is read."""
 
-from ..config import Model
-from ..settings import Settings
+from ..config import DecoderModel
+from ..settings import ModelSettings
 from . import Architecture
 from .common import FULL, HEAD_NORMS, SLIDING, attention_of, decoder, mlp_of, rms, windows
 from .gemma2 import GEMMA_TENSORS, sandwich
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     norm, count = rms(s, offset=1.0), s.need("num_hidden_layers")
     s.only("use_bidirectional_attention", False)
     for name, usual in (("head_dim", 256), ("num_attention_heads", 8), ("num_key_value_heads", 4)):
@@ -28,9 +28,9 @@ def read(s: Settings) -> Model:
     return decoder(s, layers, norm, tied=True, embedding_scale=wide, logits_softcap=cap)
 
 
-def read_text(s: Settings) -> Model:
+def read_text(s: ModelSettings) -> DecoderModel:
     """Of a model with images."""
-    text = Settings({"vocab_size": 262208, "hidden_size": 2304, **s.need("text_config"), "model_type": "gemma3"})
+    text = ModelSettings({"vocab_size": 262208, "hidden_size": 2304, **s.need("text_config"), "model_type": "gemma3"})
     model = read(text)
     text.finish()
     s.ignore(*s.fields)

@@ -1,9 +1,9 @@
 """GPT-2: learned positions, norms with biases, weights that lie as [inputs, outputs]."""
 
-from ..config import Model, Norm
-from ..layers.attention import Attention
+from ..config import DecoderModel, Norm
+from ..layers.attention import SelfAttention
 from ..layers.mlp import Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import activation_of, decoder, pre_norm
 
@@ -21,7 +21,7 @@ GPT_TENSORS = {
 }
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     hidden, heads, positions = s.get("n_embd", 768), s.get("n_head", 12), s.get("n_positions", 1024)
     s.fields.update(hidden_size=hidden, max_position_embeddings=positions)
     s.ignore("n_ctx", *(n for n in s.fields if n.startswith("summary_")), "reorder_and_upcast_attn")
@@ -32,7 +32,7 @@ def read(s: Settings) -> Model:
     layers = []
     for i in range(s.get("n_layer", 12)):
         scale = ((hidden // heads) ** -0.5 if scaled else 1.0) / (i + 1 if by_layer else 1)
-        layers.append(pre_norm(Attention(heads, heads, hidden // heads, scale=scale), mlp, norm))
+        layers.append(pre_norm(SelfAttention(heads, heads, hidden // heads, scale=scale), mlp, norm))
     return decoder(s, layers, norm, tied=True, positions=positions)
 
 

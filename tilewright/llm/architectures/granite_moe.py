@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Body, Model
+from ..config import DecoderModel, SublayerBody
 from ..layers.experts import Experts, Router
 from ..layers.mlp import Mlp
 from ..layers.recurrent import Mamba2
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import TENSORS, activation_of, attention_of, decoder, pre_norm, rms
 
@@ -30,11 +30,11 @@ NAMES = {
 }
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     s.ignore("output_router_logits", "router_aux_loss_coef", "mamba_conv_bias", "mamba_proj_bias", "mamba_chunk_size")
     count, activation, norm = s.get("num_local_experts", 8), activation_of(s), rms(s)
     attention = attention_of(s, scale=float(s.get("attention_multiplier", 1.0)))
-    bodies: dict[str, Body] = {"full_attention": attention}
+    bodies: dict[str, SublayerBody] = {"full_attention": attention}
     kinds = [KINDS["attention"]] * s.need("num_hidden_layers")
     if s.kind == "granitemoehybrid":
         if s.only("position_embedding_type", None, "nope", "rope") != "rope":
@@ -54,7 +54,7 @@ def read(s: Settings) -> Model:
     )
 
 
-def mamba(s: Settings, epsilon: float) -> Mamba2:
+def mamba(s: ModelSettings, epsilon: float) -> Mamba2:
     """The mixer of ``mamba_...``."""
     heads, inner = s.get("mamba_n_heads", 128), s.get("mamba_expand", 2) * s.need("hidden_size")
     depth = s.get("mamba_d_head", "auto")
@@ -71,7 +71,7 @@ def mamba(s: Settings, epsilon: float) -> Mamba2:
     )
 
 
-def convert(model: Model, weights: dict[str, Any]) -> dict[str, Any]:
+def convert(model: DecoderModel, weights: dict[str, Any]) -> dict[str, Any]:
     """Experts' names without ``.weight``; what is shared is the MLP where there are no experts."""
     plain = not any(isinstance(b.body, Experts) for layer in model.layers for b in layer.blocks)
 

@@ -1,8 +1,8 @@
 """Mixtral: Mistral with eight MLPs a layer, of which a token goes through two."""
 
-from ..config import Model
+from ..config import DecoderModel
 from ..layers.experts import Experts, Router
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import TENSORS, activation_of, attention_of, decoder, pre_norm, rms
 
@@ -10,7 +10,7 @@ from .common import TENSORS, activation_of, attention_of, decoder, pre_norm, rms
 NAMES = {"w1": "gate", "w3": "up", "w2": "down"}
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     s.ignore("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
     router = Router(s.get("num_local_experts", 8), s.get("num_experts_per_tok", 2))
     experts = Experts(router, s.need("intermediate_size"), activation_of(s))

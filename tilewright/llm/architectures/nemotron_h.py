@@ -1,12 +1,12 @@
 """Nemotron-H: each layer is one of Mamba 2, attention, an MLP and a mixture of experts, without positions."""
 
 from ...support.errors import UnsupportedError
-from ..config import Block, Body, Layer, Model, Norm
-from ..layers.attention import Attention
+from ..config import DecoderLayer, DecoderModel, Norm, Sublayer, SublayerBody
+from ..layers.attention import SelfAttention
 from ..layers.experts import Experts
 from ..layers.mlp import Mlp
 from ..layers.recurrent import Mamba2
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import activation_of, decoder
 from .deepseek import router_v3
@@ -22,7 +22,7 @@ MIXER |= {f"shared_experts.{n}_proj": f"shared.{n}" for n in ("up", "down")}
 MIXER |= {"fc1_latent_proj": "into", "fc2_latent_proj": "outof"}
 
 
-def kinds_of(s: Settings) -> list[str]:
+def kinds_of(s: ModelSettings) -> list[str]:
     """The kind of each layer."""
     s.ignore("num_hidden_layers")
     pattern = s.get("hybrid_override_pattern")
@@ -39,7 +39,7 @@ def kinds_of(s: Settings) -> list[str]:
     return found
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     heads, kinds = s.need("num_attention_heads"), kinds_of(s)
     for names in (
         "attention_bias mlp_bias use_bias use_conv_bias mamba_proj_bias",  # the checkpoint says it
@@ -53,9 +53,9 @@ def read(s: Settings) -> Model:
     s.only("mamba_hidden_act", "silu")
     norm, activation = Norm("rms", s.get("layer_norm_epsilon", 1e-5)), activation_of(s, "mlp_hidden_act", "relu2")
 
-    def body(kind: str) -> Body:
+    def body(kind: str) -> SublayerBody:
         if kind == "attention":
-            return Attention(heads, s.get("num_key_value_heads", heads), s.get("head_dim", 128))
+            return SelfAttention(heads, s.get("num_key_value_heads", heads), s.get("head_dim", 128))
         if kind == "mlp":
             return Mlp(s.need("intermediate_size"), activation, gated=False)
         if kind == "moe":
@@ -77,7 +77,7 @@ def read(s: Settings) -> Model:
     bodies = {kind: body(kind) for kind in KINDS.values() if kind in kinds}
     for name in NEEDED:
         s.ignore(*name.split())
-    return decoder(s, [Layer((Block("mixer", bodies[kind], norm),)) for kind in kinds], norm)
+    return decoder(s, [DecoderLayer((Sublayer("mixer", bodies[kind], norm),)) for kind in kinds], norm)
 
 
 #: fields of kinds of layers that a model may not have

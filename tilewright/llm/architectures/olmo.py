@@ -1,7 +1,7 @@
 """OLMo: norms without weights, q, k and v within limits. OLMo 2 and 3: norms after blocks, q and k normalized whole."""
 
-from ..config import Block, Layer, Model, Norm
-from ..settings import Settings
+from ..config import DecoderLayer, DecoderModel, Norm, Sublayer
+from ..settings import ModelSettings
 from . import Architecture
 from .common import FULL, HEAD_NORMS, SLIDING, TENSORS, attention_of, decoder, mlp_of, pre_norm, rms, windows
 
@@ -13,13 +13,13 @@ AFTER = {
 }
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     norm = Norm("layer", 1e-5, weight=False)
     layer = pre_norm(attention_of(s, clip=s.get("clip_qkv", 0.0)), mlp_of(s), norm)
     return decoder(s, [layer] * s.need("num_hidden_layers"), norm)
 
 
-def read_after(s: Settings) -> Model:
+def read_after(s: ModelSettings) -> DecoderModel:
     """OLMo 2 and 3."""
     norm, count = rms(s, 1e-5), s.need("num_hidden_layers")
     third = s.kind == "olmo3"
@@ -28,7 +28,9 @@ def read_after(s: Settings) -> Model:
     for kind, window in zip(kinds, windows(s, kinds, 4096), strict=True):
         local = s.get("rope_theta", base) if kind == SLIDING else None  # scaling is for layers that see all
         attention = attention_of(s, kind=kind, theta=base, local=local, window=window, qk_norm=norm, whole_norm=True)
-        layers.append(Layer((Block("attention", attention, after=norm), Block("mlp", mlp_of(s), after=norm))))
+        layers.append(
+            DecoderLayer((Sublayer("attention", attention, after=norm), Sublayer("mlp", mlp_of(s), after=norm)))
+        )
     return decoder(s, layers, norm)
 
 

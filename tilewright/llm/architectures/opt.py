@@ -1,9 +1,9 @@
 """OPT: learned positions (the first two are not used), norms and products with biases."""
 
-from ..config import Model, Norm
-from ..layers.attention import Attention
+from ..config import DecoderModel, Norm
+from ..layers.attention import SelfAttention
 from ..layers.mlp import Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import TENSORS, activation_of, decoder, pre_norm
 
@@ -21,7 +21,7 @@ OPT_TENSORS = {
 OFFSET = 2
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     hidden, heads = s.need("hidden_size"), s.need("num_attention_heads")
     s.only("word_embed_proj_dim", hidden)
     s.only("do_layer_norm_before", True)
@@ -30,7 +30,7 @@ def read(s: Settings) -> Model:
     s.ignore("enable_bias", "init_std")  # the checkpoint says which biases there are
     norm = Norm("layer", 1e-5, weight=affine, bias=affine)
     mlp = Mlp(s.need("ffn_dim"), activation_of(s, "activation_function", "relu"), gated=False)
-    layer = pre_norm(Attention(heads, heads, hidden // heads), mlp, norm)
+    layer = pre_norm(SelfAttention(heads, heads, hidden // heads), mlp, norm)
     count = s.get("max_position_embeddings", 2048)
     layers = [layer] * s.need("num_hidden_layers")
     return decoder(s, layers, norm, tied=True, positions=count, position_offset=OFFSET)

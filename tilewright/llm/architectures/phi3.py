@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4: q, k, v and gate, up lie together; long contexts by a factor for each frequency."""
 
-from ..config import Model
-from ..settings import Settings
+from ..config import DecoderModel
+from ..settings import ModelSettings
 from . import Architecture
 from .common import TENSORS, attention_of, decoder, mlp_of, pre_norm, rms
 
@@ -12,7 +12,7 @@ PHI_TENSORS = {
 }
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     s.only("full_attn_mod", 1)
     s.only("interpolate_factor", 1)
     s.ignore("lm_head_bias")  # the checkpoint says it

@@ -1,12 +1,12 @@
 """Qwen 2 and 2.5: biases of q, k and v; windows in the later layers, where they are switched on."""
 
-from ..config import Model
-from ..settings import Settings
+from ..config import DecoderModel
+from ..settings import ModelSettings
 from . import Architecture
 from .common import FULL, SLIDING, TENSORS, attention_of, decoder, mlp_of, pre_norm, rms, windows
 
 
-def layer_windows(s: Settings) -> list[int]:
+def layer_windows(s: ModelSettings) -> list[int]:
     """The window of each layer."""
     count, first = s.need("num_hidden_layers"), s.get("max_window_layers", 28)
     used = s.get("use_sliding_window", False)
@@ -15,7 +15,7 @@ def layer_windows(s: Settings) -> list[int]:
     return windows(s, s.layer_kinds(usual), 4096)
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     layers = [pre_norm(attention_of(s, window=w), mlp_of(s), rms(s)) for w in layer_windows(s)]
     return decoder(s, layers, rms(s))
 

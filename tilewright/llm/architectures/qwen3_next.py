@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...support.errors import UnsupportedError
-from ..config import Body, Model
-from ..layers.attention import Attention
+from ..config import DecoderModel, SublayerBody
+from ..layers.attention import SelfAttention
 from ..layers.recurrent import GatedDeltaNet
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import FULL, HEAD_NORMS, attention_of, decoder, pre_norm, rms
 from .qwen_moe import TENSORS as EXPERTS
@@ -23,7 +23,7 @@ MIXER = {"in_proj_qkvz": "qkvz", "in_proj_ba": "ba", "out_proj": "o", "conv1d": 
 MIXER |= {n: n for n in ("A_log", "dt_bias", "norm")}
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     count, every = s.need("num_hidden_layers"), s.get("full_attention_interval", 4)
     s.fields.setdefault("head_dim", 256)
     s.fields.setdefault("partial_rotary_factor", 0.25)
@@ -37,7 +37,7 @@ def read(s: Settings) -> Model:
         s.get("linear_conv_kernel_dim", 4),
         norm.epsilon,
     )
-    bodies: dict[str, Body] = {LINEAR: mixer, FULL: attention_of(s, qk_norm=norm, gated=True)}
+    bodies: dict[str, SublayerBody] = {LINEAR: mixer, FULL: attention_of(s, qk_norm=norm, gated=True)}
     kinds = s.layer_kinds(usual)
     if unknown := set(kinds) - set(bodies):
         raise UnsupportedError(
@@ -49,12 +49,12 @@ def read(s: Settings) -> Model:
     return decoder(s, [pre_norm(bodies[kind], mlp, norm) for kind, mlp in layers], norm)
 
 
-def convert(model: Model, weights: dict[str, Any]) -> dict[str, Any]:
+def convert(model: DecoderModel, weights: dict[str, Any]) -> dict[str, Any]:
     """Rows that lie by heads of q and k become those of q, k, v and z one after the other, and of b and a; rows of q
     and its gate, which lie by heads too, become weights of their own."""
     for i, layer in enumerate(model.layers):
         body, at = layer.blocks[0].body, f"layers.{i}.attention"
-        if isinstance(body, Attention):
+        if isinstance(body, SelfAttention):
             both = weights.pop(f"{at}.q.weight", None)
             if both is not None:
                 parts = both.reshape(body.heads, 2, body.head_dim, -1)

@@ -1,9 +1,9 @@
 """Qwen 2 and 3 with mixtures of experts; some layers may have a plain MLP."""
 
-from ..config import Model
+from ..config import DecoderModel
 from ..layers.experts import Experts, Router
 from ..layers.mlp import Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import HEAD_NORMS, activation_of, attention_of, decoder, pre_norm, rms
 from .common import TENSORS as PLAIN
@@ -22,7 +22,7 @@ TENSORS = {
 }
 
 
-def mlps(s: Settings, *, shared: bool, normalized: bool = False) -> list[Mlp | Experts]:
+def mlps(s: ModelSettings, *, shared: bool, normalized: bool = False) -> list[Mlp | Experts]:
     """The MLP of each layer. `shared`: experts have a part for all tokens. `normalized`: unless the file says."""
     s.ignore("router_aux_loss_coef", "output_router_logits")
     count, activation = s.get("num_experts") or s.need("num_local_experts"), activation_of(s)
@@ -34,13 +34,13 @@ def mlps(s: Settings, *, shared: bool, normalized: bool = False) -> list[Mlp | E
     return [Mlp(size, activation) if i in plain or (i + 1) % step else experts for i in layers]
 
 
-def qwen2(s: Settings) -> Model:
+def qwen2(s: ModelSettings) -> DecoderModel:
     s.ignore("qkv_bias")  # the checkpoint says it
     layers = zip(layer_windows(s), mlps(s, shared=True), strict=True)
     return decoder(s, [pre_norm(attention_of(s, window=w), mlp, rms(s)) for w, mlp in layers], rms(s))
 
 
-def qwen3(s: Settings) -> Model:
+def qwen3(s: ModelSettings) -> DecoderModel:
     layers = zip(layer_windows(s), mlps(s, shared=False), strict=True)
     return decoder(s, [pre_norm(attention_of(s, window=w, qk_norm=rms(s)), mlp, rms(s)) for w, mlp in layers], rms(s))
 

@@ -1,8 +1,8 @@
 """StarCoder 2: rotary positions, norms and products with biases, a plain MLP."""
 
-from ..config import Model, Norm
+from ..config import DecoderModel, Norm
 from ..layers.mlp import Mlp
-from ..settings import Settings
+from ..settings import ModelSettings
 from . import Architecture
 from .common import TENSORS, activation_of, attention_of, decoder, pre_norm
 
@@ -14,7 +14,7 @@ STAR_TENSORS = {
 }
 
 
-def read(s: Settings) -> Model:
+def read(s: ModelSettings) -> DecoderModel:
     s.only("norm_type", "layer_norm")
     s.only("mlp_type", "default")
     s.ignore("use_bias")  # the checkpoint says it

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...support.errors import TilewrightError, UsageError
-from ..batch import Result, Runner
-from ..request import FinishReason, Grammar, Request, Sampling
+from ..batch import Runner, StepResult
+from ..request import FinishReason, GenerationRequest, Grammar, Sampling
 from . import prefix_file, sampler
 from .cache import Cache
 from .drafts import Drafter
@@ -36,7 +36,7 @@ class QueueFull(UsageError):
     """So many requests wait that this one was not taken: try again later."""
 
 
-class Engine:
+class LLMEngine:
     """Serves requests on a `Runner`, several in each step.
 
     tokenizer: gives `token_bytes(id)` and `eos`; None: no text, only tokens, and no token ends a request but those of
@@ -87,7 +87,7 @@ class Engine:
 
     # --- from any thread
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: GenerationRequest) -> Stream:
         """Take a request. Raises `QueueFull`, and UsageError for one that cannot be served whatever else runs."""
         try:
             limit = self._check(request)
@@ -166,7 +166,7 @@ class Engine:
             if self._thread.is_alive():
                 raise TilewrightError(f"a step of the model did not end within {timeout} s", stage="serve")
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> LLMEngine:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -204,7 +204,7 @@ class Engine:
         for _ in range(3):
             if self.call(lambda: prefix_file.save(self.cache, tokens, fingerprint, path)):
                 return
-            for piece in self.submit(Request(tokens, embed=True)):
+            for piece in self.submit(GenerationRequest(tokens, embed=True)):
                 if piece.error:
                     raise TilewrightError(piece.error, stage="save")
         raise UsageError(f"the cache is too full to keep {len(tokens)} tokens", stage="save", hint="try again later")
@@ -226,7 +226,7 @@ class Engine:
         """The source of drafts beside look-up."""
         return self._speculator.drafter
 
-    def _check(self, request: Request) -> int:
+    def _check(self, request: GenerationRequest) -> int:
         """Whether the request can be served; most tokens of its text."""
         prompt, limits, sampling = request.prompt, self.limits, request.sampling
         if not len(prompt):
@@ -348,7 +348,7 @@ class Engine:
             return
         part.drafts = part.drafts[: max(self.cache.keep_each(value, part.count + len(part.drafts)) - part.count, 0)]
 
-    def _settle(self, parts: list[StepPart], result: Result, now: float) -> None:
+    def _settle(self, parts: list[StepPart], result: StepResult, now: float) -> None:
         """What came out of a step goes to its requests."""
         rows: list[sampler.LogitsRow] = []
         at: list[int] = []
@@ -496,4 +496,4 @@ def _check_sampling(sampling: Sampling, vocabulary: int) -> None:
             raise UsageError(f"{name} is {getattr(s, name)!r}; it must be {what}")
 
 
-__all__ = ["Engine", "QueueFull"]
+__all__ = ["LLMEngine", "QueueFull"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..request import Piece, Request, TokenLogprob
+from ..request import GenerationRequest, TextPiece, TokenLogprob
 from .cache import CacheValue
 from .grammar import Matcher
 from .speculation import AcceptanceRate
@@ -23,7 +23,7 @@ class Sequence:
     limit: most tokens of the text. value: None while it waits. stops: tokens that end it. seed: of its random numbers.
     last_step: when it had a part in a step last."""
 
-    request: Request
+    request: GenerationRequest
     key: tuple[float, int]
     limit: int
     stops: frozenset[int]
@@ -67,7 +67,7 @@ class Sequence:
     def send(self, text: str, tokens: Items[int] = (), **more: Any) -> None:
         first = () if self.sent else tuple(self.prompt_logprobs)
         self.sent = True
-        self.mailbox.put(Piece(text, tuple(tokens), cached=max(self.cached, 0), prompt_logprobs=first, **more))
+        self.mailbox.put(TextPiece(text, tuple(tokens), cached=max(self.cached, 0), prompt_logprobs=first, **more))
 
 
 __all__ = ["Sequence"]

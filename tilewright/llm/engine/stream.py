@@ -9,19 +9,19 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..request import Piece
+from ..request import TextPiece
 
 
 class Mailbox:
     """Where the engine puts pieces; it never waits for who reads them."""
 
     def __init__(self) -> None:
-        self.pieces: deque[Piece] = deque()
+        self.pieces: deque[TextPiece] = deque()
         self.changed = threading.Condition()
         self.wake: Callable[[], None] | None = None
         self.done = False
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: TextPiece) -> None:
         with self.changed:
             self.pieces.append(piece)
             self.done = self.done or piece.finish_reason is not None
@@ -41,7 +41,7 @@ class Stream:
     def __iter__(self) -> Stream:
         return self
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> TextPiece:
         if self._ended:
             raise StopIteration
         with self._mailbox.changed:
@@ -49,7 +49,7 @@ class Stream:
                 self._mailbox.changed.wait()
             return self._taken()
 
-    def _taken(self) -> Piece:
+    def _taken(self) -> TextPiece:
         piece = self._mailbox.pieces.popleft()
         self._ended = piece.finish_reason is not None
         return piece
@@ -57,7 +57,7 @@ class Stream:
     def __aiter__(self) -> Stream:
         return self
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> TextPiece:
         if self._ended:
             raise StopAsyncIteration
         loop = asyncio.get_running_loop()

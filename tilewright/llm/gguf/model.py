@@ -1,4 +1,4 @@
-"""A GGUF file as a model: its configuration, and its weights by the names of `config.Model`."""
+"""A GGUF file as a model: its configuration, and its weights by the names of `config.DecoderModel`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from ...ops.block_weights import BlockWeights
 from ...support.errors import ModelError, UnsupportedError
 from ..architectures import find as find_architecture
-from ..config import Model
+from ..config import DecoderModel
 from .architectures import GgufArchitecture, find
 from .blocks import FIELDS, block_weights_of
 from .reader import GgufFile, GgufTensor, read_gguf
@@ -23,7 +23,7 @@ from .reader import GgufFile, GgufTensor, read_gguf
 SCALE = ".scale"
 #: weights that are not multiplied with activations as they are
 FLOAT = ("router", "shared_gate", "conv", "kv_b", "k_b", "v_b")
-#: weights that files have in another form: ends of names -> what makes them as they are in `Model`
+#: weights that files have in another form: ends of names -> what makes them as they are in `DecoderModel`
 SHAPED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     ".shared_gate.weight": lambda a: a.reshape(1, -1),
     ".conv.weight": lambda a: a[:, None],
@@ -43,7 +43,7 @@ class GgufSource:
         """Says what the files hold."""
         return "\0".join(f.digest() for f in self._file.files)
 
-    def read(self) -> tuple[Model, dict[str, Any]]:
+    def read(self) -> tuple[DecoderModel, dict[str, Any]]:
         """The model and its weights. ModelError, UnsupportedError: see `read_gguf` and `architectures.find`."""
         file = self._file
         if "token_embd.weight" not in file.tensors:
@@ -64,7 +64,7 @@ class GgufSource:
 
 
 def weights_of(file: GgufFile, architecture: GgufArchitecture, config: dict[str, Any]) -> dict[str, Any]:
-    """All weights by the names of `Model`: arrays, views of the file where they can be, and `BlockWeights`.
+    """All weights by the names of `DecoderModel`: arrays, views of the file where they can be, and `BlockWeights`.
 
     UnsupportedError that lists the tensors that have no place.
     """

@@ -13,12 +13,12 @@ from .rope import rotated
 if TYPE_CHECKING:
     from torch_mlir import ir
 
-    from ..config import Norm, Pool, Rope
-    from ..scope import Scope
+    from ..config import CachePool, Norm, Rope
+    from ..scope import LayerScope
 
 
 @dataclass(frozen=True)
-class Attention:
+class SelfAttention:
     """Attention of `heads` heads of `head_dim` numbers, whose keys and values `kv_heads` heads share, these of
     `v_head_dim` numbers.
 
@@ -51,11 +51,11 @@ class Attention:
         """Numbers of a value."""
         return self.v_head_dim or self.head_dim
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         sizes = {"k": self.head_dim, "v": self.value_dim}
         return {n: t for name, size in sizes.items() for n, t in cache.pages(pool, self.kv_heads, name, size).items()}
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make = at.make
         q, k, v, gate = self._projected(at, x)
         cache.write(at, "k", k)
@@ -73,7 +73,7 @@ class Attention:
             out = make("mul", out, make("sigmoid", gate))
         return at.linear(out, "o")
 
-    def _projected(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None]:
+    def _projected(self, at: LayerScope, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None]:
         """q [T, heads, head_dim], k and v [T, kv_heads, ...], normalized and rotated; the gate [T, ...]."""
         make, heads, shared, depth = at.make, self.heads, self.kv_heads, self.head_dim
         qkv = at.linear(x, "q", "k", "v", *(("gate",) if self.gated else ()))
@@ -97,4 +97,4 @@ class Attention:
         return q, k, make("reshape", v, shape=(-1, shared, self.value_dim)), gate
 
 
-__all__ = ["Attention"]
+__all__ = ["SelfAttention"]

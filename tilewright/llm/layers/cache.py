@@ -11,14 +11,14 @@ from ...support.errors import UnsupportedError
 if TYPE_CHECKING:
     from torch_mlir import ir
 
-    from ..config import Pool
-    from ..scope import Scope
+    from ..config import CachePool
+    from ..scope import LayerScope
 
 #: bits of a number in caches of integers
 BITS = {"int8": 8, "int4": 4}
 
 
-def pages(pool: Pool, heads: int, name: str, depth: int) -> dict[str, Type]:
+def pages(pool: CachePool, heads: int, name: str, depth: int) -> dict[str, Type]:
     """The states of pages `name` with rows of so many heads of `depth` numbers."""
     shape, bits = (pool.pages, pool.page_length, heads), BITS.get(pool.dtype)
     if bits is None:
@@ -28,7 +28,7 @@ def pages(pool: Pool, heads: int, name: str, depth: int) -> dict[str, Type]:
     return {name: Type((*shape, depth * bits // 8), "i8"), f"{name}_scales": Type(shape, "f32")}
 
 
-def write(at: Scope, name: str, rows: ir.Value) -> None:
+def write(at: LayerScope, name: str, rows: ir.Value) -> None:
     """Put the step's rows [T, heads, depth] into pages."""
     state, slots = at.state(name), at.step.inputs["slots"]
     if type_of(state).dtype != "i8":
@@ -40,7 +40,9 @@ def write(at: Scope, name: str, rows: ir.Value) -> None:
         at.set_state(state_name, value)
 
 
-def attend(at: Scope, q: ir.Value, sinks: ir.Value | None = None, *, width: int = 0, **attributes: Any) -> ir.Value:
+def attend(
+    at: LayerScope, q: ir.Value, sinks: ir.Value | None = None, *, width: int = 0, **attributes: Any
+) -> ir.Value:
     """Attention of q [T, heads, depth] to the pages ``k`` and ``v``; with `width` the values are the first numbers of
     the keys. f32 [T, heads, ...]; products are of bf16 where those with weights round as much and the cache is bf16.
     """
@@ -54,7 +56,7 @@ def attend(at: Scope, q: ir.Value, sinks: ir.Value | None = None, *, width: int 
     return make("cast", out, to="f32") if type_of(out).dtype == "bf16" else out
 
 
-def _rounds(at: Scope) -> bool:
+def _rounds(at: LayerScope) -> bool:
     """Whether products with weights round activations to bf16 or to less."""
     if at.step.precision != "auto":
         return at.step.precision == "bf16"

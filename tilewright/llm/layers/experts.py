@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ...ir.types import Type
-    from ..config import Pool
-    from ..scope import Scope
+    from ..config import CachePool
+    from ..scope import LayerScope
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Router:
     top_groups: int = 1
     pairs: bool = False
 
-    def build(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def build(self, at: LayerScope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The experts of each token, i64 [T, each], and their shares, f32 [T, each]."""
         make = at.make
         # in f32 whatever the rest is in: near scores would change places
@@ -63,7 +63,7 @@ class Router:
             shares = make("mul", shares, make.constant(np.asarray(self.scale, np.float32)))
         return chosen, shares
 
-    def _in_best_groups(self, at: Scope, choice: ir.Value) -> ir.Value:
+    def _in_best_groups(self, at: LayerScope, choice: ir.Value) -> ir.Value:
         """The scores, -inf in all groups but the best."""
         make, size = at.make, self.count // self.groups
         grouped = make("reshape", choice, shape=(-1, self.groups, size))
@@ -101,10 +101,10 @@ class Experts:
 
     recurrent = False
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         return {}
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make = at.make
         chosen, shares = self.router.build(at, x)
         rows, places, starts = make("expert_order", chosen, count=self.router.count)
@@ -128,7 +128,7 @@ class Experts:
         return out
 
     def _product(
-        self, at: Scope, x: ir.Value, names: tuple[str, ...], starts: ir.Value, rows: ir.Value | None = None
+        self, at: LayerScope, x: ir.Value, names: tuple[str, ...], starts: ir.Value, rows: ir.Value | None = None
     ) -> ir.Value:
         """Rows of x times the weights of their experts, those of several names one after the other."""
         make, experts, joined, count = at.make, at / "experts", "".join(names), self.router.count

@@ -19,8 +19,8 @@ from .rope import rotated
 if TYPE_CHECKING:
     from torch_mlir import ir
 
-    from ..config import Pool, Rope
-    from ..scope import Scope
+    from ..config import CachePool, Rope
+    from ..scope import LayerScope
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class LatentAttention:
 
     recurrent = False
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         depth = self.rank + self.rope.dim
         if pool.dtype in cache.BITS and self.rank % rotation(depth):
             raise UnsupportedError(f"vectors of {self.rank} + {self.rope.dim} numbers have no {pool.dtype} cache")
         return cache.pages(pool, 1, "k", depth)
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make, heads, turned = at.make, self.heads, self.rope.dim
         q, kv = self._projected(at, x)
         q, q_turned = make("split", make("reshape", q, shape=(-1, heads, self.head_dim + turned)),
@@ -70,7 +70,7 @@ class LatentAttention:
         out = make("einsum", out, values, equation="thl,hvl->thv")
         return at.linear(make("reshape", out, shape=(-1, heads * self.v_head_dim)), "o")
 
-    def _projected(self, at: Scope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _projected(self, at: LayerScope, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Queries of all heads, and the latent vector with the part that is rotated."""
         width = self.rank + self.rope.dim
         if not self.low_rank_q:
@@ -81,7 +81,7 @@ class LatentAttention:
         q, kv = at.make("split", at.linear(x, "q_a", "kv_a"), sizes=(rank, width), axis=1)
         return at.linear(normalized(at / "q_a_norm", self.norm, q), "q_b"), kv
 
-    def _absorbed(self, at: Scope) -> tuple[ir.Value, ir.Value]:
+    def _absorbed(self, at: LayerScope) -> tuple[ir.Value, ir.Value]:
         """The weights of keys [heads, head_dim, rank] and of values [heads, v_head_dim, rank]."""
         given = at.weight("kv_b.weight")
         weights = given.dequantized() if isinstance(given, BlockWeights) else np.asarray(given, np.float32)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from ...ir.graph_builder import Maker
     from ...ir.types import Type
-    from ..config import Pool
-    from ..scope import Scope
+    from ..config import CachePool
+    from ..scope import LayerScope
 
 #: activation, as configurations call it -> operator and its attributes; squares of relu are made of two
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -45,10 +45,10 @@ class Mlp:
 
     recurrent = False
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         return {}
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make = at.make
         if not self.gated:
             return at.linear(activated(make, self.activation, at.linear(x, "up")), "down")

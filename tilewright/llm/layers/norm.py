@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..config import Norm
-    from ..scope import Scope
+    from ..scope import LayerScope
 
 
-def normalized(at: Scope, norm: Norm | None, x: ir.Value) -> ir.Value:
+def normalized(at: LayerScope, norm: Norm | None, x: ir.Value) -> ir.Value:
     """x normalized; x itself without a norm. Weights ``weight`` and ``bias`` of `at`, as wide as x or to be broadcast
     to it."""
     if norm is None:
@@ -25,7 +25,7 @@ def normalized(at: Scope, norm: Norm | None, x: ir.Value) -> ir.Value:
     return at.make("layer_norm", x, weight, bias, epsilon=norm.epsilon, place=at.name)
 
 
-def normalized_heads(at: Scope, norm: Norm, x: ir.Value, heads: dict[str, int]) -> ir.Value:
+def normalized_heads(at: LayerScope, norm: Norm, x: ir.Value, heads: dict[str, int]) -> ir.Value:
     """x [T, all heads, width] with each head normalized, by one operator; so many heads have the weights of each name
     in `at`."""
 

@@ -15,11 +15,11 @@ from ...ir.types import Type
 if TYPE_CHECKING:
     from torch_mlir import ir
 
-    from ..config import Pool
-    from ..scope import Scope
+    from ..config import CachePool
+    from ..scope import LayerScope
 
 
-def convolved(at: Scope, x: ir.Value) -> ir.Value:
+def convolved(at: LayerScope, x: ir.Value) -> ir.Value:
     """silu of the convolution along tokens of x [T, C]: weight ``conv.weight`` [C, 1, K] (and ``conv.bias``)."""
     weight = np.asarray(at.weight("conv.weight"), np.float32)
     weights = at.make.constant(np.ascontiguousarray(weight.reshape(weight.shape[0], -1).T), f"{at.name}.conv")
@@ -30,24 +30,24 @@ def convolved(at: Scope, x: ir.Value) -> ir.Value:
     return y
 
 
-def attended(at: Scope, q: ir.Value, k: ir.Value, v: ir.Value, gate: ir.Value, beta: ir.Value | None) -> ir.Value:
+def attended(at: LayerScope, q: ir.Value, k: ir.Value, v: ir.Value, gate: ir.Value, beta: ir.Value | None) -> ir.Value:
     """The recurrence, see `GatedLinearAttention`."""
     y, pool = at.make("gated_linear_attention", q, k, v, gate, at.state("state"), *_places(at), beta, place=at.name)
     at.set_state("state", pool)
     return y
 
 
-def _places(at: Scope) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _places(at: LayerScope) -> tuple[ir.Value, ir.Value, ir.Value]:
     inputs = at.step.inputs
     return inputs["starts"], inputs["initial"], inputs["keep"]
 
 
-def _decay(at: Scope) -> ir.Value:
+def _decay(at: LayerScope) -> ir.Value:
     """-exp(``A_log``) [1, heads]."""
     return at.make.constant(-np.exp(np.asarray(at.weight("A_log"), np.float32))[None], f"{at.name}.decay")
 
 
-def _steps(at: Scope, dt: ir.Value) -> ir.Value:
+def _steps(at: LayerScope, dt: ir.Value) -> ir.Value:
     """softplus(dt + ``dt_bias``)."""
     return at.make("softplus", at.make("add", dt, at.vector("dt_bias")))
 
@@ -75,13 +75,13 @@ class GatedDeltaNet:
         """Numbers of q, k and v."""
         return (self.k_heads * self.k_head_dim,) * 2 + (self.heads * self.head_dim,)
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         return {
             "conv": Type((pool.snapshots, self.taps - 1, sum(self.sizes)), "f32"),
             "state": Type((pool.snapshots, self.heads, self.k_head_dim, self.head_dim), "f32"),
         }
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make, depth = at.make, self.k_head_dim
         qkv, z = make("split", at.linear(x, "qkv", "z"), sizes=(sum(self.sizes), self.sizes[2]), axis=1)
         b, a = make("split", at.linear(x, "b", "a"), sizes=(self.heads, self.heads), axis=1)
@@ -130,13 +130,13 @@ class Mamba2:
         """Numbers of x, B and C."""
         return self.inner + 2 * self.groups * self.state
 
-    def states(self, pool: Pool) -> dict[str, Type]:
+    def states(self, pool: CachePool) -> dict[str, Type]:
         return {
             "conv": Type((pool.snapshots, self.taps - 1, self.channels), "f32"),
             "state": Type((pool.snapshots, self.heads, self.state, self.head_dim), "f32"),
         }
 
-    def build(self, at: Scope, x: ir.Value) -> ir.Value:
+    def build(self, at: LayerScope, x: ir.Value) -> ir.Value:
         make, shared = at.make, self.groups * self.state
         z, xbc, dt = make("split", at.linear(x, "in"), sizes=(self.inner, self.channels, self.heads), axis=1)
         x, b, c = make("split", convolved(at, xbc), sizes=(self.inner, shared, shared), axis=1)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Block, Layer
-from ..layers.attention import Attention
+from ..config import DecoderLayer, Sublayer
+from ..layers.attention import SelfAttention
 from ..layers.mlp import Mlp
 from .rounding import Format
 
@@ -44,7 +44,11 @@ class _Before:
 
 
 def scaled(
-    layer: Layer, number: int, weights: Mapping[str, Any], given: Mapping[tuple[str, ...], np.ndarray], form: Format
+    layer: DecoderLayer,
+    number: int,
+    weights: Mapping[str, Any],
+    given: Mapping[tuple[str, ...], np.ndarray],
+    form: Format,
 ) -> tuple[dict[str, np.ndarray], dict[tuple[str, ...], np.ndarray]]:
     """Weights of a layer, by name, that compute the same and are rounded with smaller errors; what the inputs of
     products are divided by then.
@@ -76,10 +80,10 @@ def scaled(
     return made, scales
 
 
-def _before(block: Block, at: str, names: Sequence[str], weights: Mapping[str, Any]) -> _Before | None:
+def _before(block: Sublayer, at: str, names: Sequence[str], weights: Mapping[str, Any]) -> _Before | None:
     """What can be scaled before the product with these weights."""
     body, last = block.body, names[0].split(".")[-2]
-    if isinstance(body, Attention) and last == "o":
+    if isinstance(body, SelfAttention) and last == "o":
         if body.clip:
             return None
         more = {"group": body.heads // body.kv_heads, "width": body.value_dim}
@@ -92,7 +96,7 @@ def _before(block: Block, at: str, names: Sequence[str], weights: Mapping[str, A
             return None
         joined = f"{at}.gateup.weight" in weights
         return _Before(f"{at}.gateup", body.size) if joined else _Before(f"{at}.up")
-    if isinstance(body, Attention | Mlp) and block.before is not None and block.before.weight:
+    if isinstance(body, SelfAttention | Mlp) and block.before is not None and block.before.weight:
         return _Before(f"{at}.before", offset=block.before.offset)
     return None
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...ir.graph_builder import Maker
 from ...ir.types import Type
-from ..config import Model, Pool
+from ..config import CachePool, DecoderModel
 from ..decoder import INPUTS, RECURRENT
 from ..layers.norm import normalized
-from ..scope import Scope, Step
+from ..scope import DecoderStep, LayerScope
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -23,7 +23,7 @@ PAGE = 16
 
 
 @dataclass(frozen=True)
-class _Recording(Scope):
+class _Recording(LayerScope):
     """A place whose products are written down."""
 
     found: dict[tuple[str, ...], ir.Value] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class LayerProgram:
 
     def __init__(
         self,
-        model: Model,
+        model: DecoderModel,
         number: int,
         weights: Mapping[str, Any],
         inputs: Mapping[str, np.ndarray],
@@ -67,7 +67,7 @@ class LayerProgram:
         import tilewright as tw
 
         sequences, pages = inputs["table"].shape
-        pool = Pool(sequences * pages, PAGE, 1, "f32")
+        pool = CachePool(sequences * pages, PAGE, 1, "f32")
         states = {n: t for n, t in model.states(pool).items() if n.endswith(f".{number}")}
         names = [*INPUTS, *(RECURRENT if model.recurrent else ())]
         tokens = len(inputs["tokens"])
@@ -75,7 +75,7 @@ class LayerProgram:
         make = Maker([*types, *states.items()], name=f"layer{number}")
         values = dict(zip(make.names, make.inputs, strict=True))
         of = {n: values[n] for n in names}
-        step = Step(make, model, weights, tokens, "f32", of, {n: values[n] for n in states})
+        step = DecoderStep(make, model, weights, tokens, "f32", of, {n: values[n] for n in states})
         #: the inputs of products, by the names of the weights that they are multiplied with
         found: dict[tuple[str, ...], ir.Value] = {}
         y = values["x"]
@@ -105,7 +105,7 @@ class LayerProgram:
         self._executable.close()
 
 
-def embedded(model: Model, weights: Mapping[str, Any], tokens: np.ndarray) -> np.ndarray:
+def embedded(model: DecoderModel, weights: Mapping[str, Any], tokens: np.ndarray) -> np.ndarray:
     """What the first layer is given for sequences [S, length] of tokens: f32 [S * length, hidden]."""
     x = np.asarray(weights["embedding.weight"][tokens.ravel()], np.float32) * np.float32(model.embedding_scale)
     if model.positions:

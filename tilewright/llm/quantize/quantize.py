@@ -15,7 +15,7 @@ from ...support.errors import UsageError
 from ..architectures import find
 from ..batch import Batch
 from ..checkpoint import Checkpoint
-from ..config import Model
+from ..config import DecoderModel
 from .awq import scaled
 from .calibrate import LayerProgram, embedded, step_inputs
 from .gptq import gptq
@@ -37,13 +37,13 @@ FLOAT = ("experts", "router", "shared_gate", "conv", "kv_b")
 class _Flow:
     """Activations of sequences, in batches [T, hidden] of one size, on their way through the layers."""
 
-    model: Model
+    model: DecoderModel
     tokens: np.ndarray  # [sequences, length]
     inputs: dict[str, np.ndarray] = field(init=False)
     batches: list[np.ndarray] = field(default_factory=list)
 
     @staticmethod
-    def of(model: Model, tokens: Sequence[int], most: int) -> _Flow:
+    def of(model: DecoderModel, tokens: Sequence[int], most: int) -> _Flow:
         length = min(LENGTH, model.context, len(tokens))
         each = max(1, TOGETHER // length)
         sequences = min(len(tokens), most) // length

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
-from ..request import Request, Sampling, TokenLogprob
+from ..request import GenerationRequest, Sampling, TokenLogprob
 from .body import Fields, Problem, kind
 from .language import Answer, Answers, Language, collect, finite, identifier, usage_of
 from .responding import Events, event
@@ -60,13 +60,13 @@ async def completions(body: Any, language: Language, stack: AsyncExitStack) -> R
         raise fields.wrong("n", f"times the prompts is {len(prompts) * n}, at most {limits.prompts} are allowed")
     encoded: list[Sequence[int]] = []
 
-    def make() -> list[Request]:
+    def make() -> list[GenerationRequest]:
         encoded.extend(language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in prompts)
         made = []
         for prompt in encoded:
             most = language.check_length(prompt, wanted, "prompt")
             choices = choices_of({**shared, "max_tokens": most}, n)
-            made += [Request(prompt, sampling, priority=priority) for sampling in choices]
+            made += [GenerationRequest(prompt, sampling, priority=priority) for sampling in choices]
         return made
 
     answers = await stack.enter_async_context(language.answers(make))
@@ -168,11 +168,11 @@ async def embeddings(body: Any, language: Language, stack: AsyncExitStack) -> Re
     size = max(min(AT_A_TIME, language.engine.queue), 1)
     for begin in range(0, len(inputs), size):
 
-        def make(part: Sequence[Prompt] = inputs[begin : begin + size]) -> list[Request]:
+        def make(part: Sequence[Prompt] = inputs[begin : begin + size]) -> list[GenerationRequest]:
             encoded = [language.tokenizer.encode(p, special=True) if isinstance(p, str) else p for p in part]
             for tokens in encoded:
                 language.check_length(tokens, 1, "input")
-            return [Request(tokens, Sampling(max_tokens=1), embed=True) for tokens in encoded]
+            return [GenerationRequest(tokens, Sampling(max_tokens=1), embed=True) for tokens in encoded]
 
         async with language.answers(make) as answers:
             hidden: list[Any] = [None] * len(answers.streams)

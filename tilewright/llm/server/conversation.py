@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...support.errors import TilewrightError
-from ..request import Grammar, Request
+from ..request import GenerationRequest, Grammar
 from .body import Fields, Problem
 from .language import Answer, Answers, Language
 from .reasoning import MARKS, ReasoningParser
@@ -43,7 +43,7 @@ class Conversation:
         grammar = self._grammar()
         prompt = ""
 
-        def make() -> list[Request]:
+        def make() -> list[GenerationRequest]:
             nonlocal prompt
             prompt = self._prompt(language)
             tokens = language.tokenizer.encode(prompt)  # a template begins prompts itself
@@ -54,7 +54,9 @@ class Conversation:
                 # what marks calls and reasoning may be special tokens
                 "skip_special_tokens": not (self.tools or language.reasoning),
             }
-            return [Request(tokens, sampling, priority=self.priority) for sampling in choices_of(shared, self.n)]
+            return [
+                GenerationRequest(tokens, sampling, priority=self.priority) for sampling in choices_of(shared, self.n)
+            ]
 
         answers = await stack.enter_async_context(language.answers(make))
         return answers, [self._answer(language, prompt, grammar) for _ in answers.streams]

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ...support.errors import UsageError
 from ..engine.engine import QueueFull
-from ..request import Piece, Request, TokenLogprob
+from ..request import GenerationRequest, TextPiece, TokenLogprob
 from .body import Problem
 from .reasoning import ReasoningParser
 from .sampling import ServerLimits
@@ -53,7 +53,7 @@ class Language:
         return min(left, wanted or self.limits.max_tokens or left)
 
     @asynccontextmanager
-    async def answers(self, make: Callable[[], Sequence[Request]]) -> AsyncIterator[Answers]:
+    async def answers(self, make: Callable[[], Sequence[GenerationRequest]]) -> AsyncIterator[Answers]:
         """Make requests (in a thread: tokenizers take their time) and hand them to the engine; they are cancelled if
         they are not done when the context is left."""
         answers = Answers([])
@@ -103,17 +103,17 @@ class Answers:
     streams: list[Any]
     prompts: list[int] = field(default_factory=list)
     waits: bool = False
-    firsts: list[tuple[int, Piece]] = field(default_factory=list)
+    firsts: list[tuple[int, TextPiece]] = field(default_factory=list)
 
-    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
-        """(number of the stream, `Piece`), as they come; a Problem for one that fails."""
+    async def pieces(self) -> AsyncGenerator[tuple[int, TextPiece], None]:
+        """(number of the stream, `TextPiece`), as they come; a Problem for one that fails."""
         for number, first in self.firsts:
             yield number, first
         if len(self.streams) == 1:
             async for piece in self.streams[0]:
                 yield 0, _checked(piece)
             return
-        queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, TextPiece | BaseException | None]] = asyncio.Queue()
 
         async def pump(number: int, stream: Any) -> None:
             try:
@@ -139,7 +139,7 @@ class Answers:
                 task.cancel()
 
 
-def _checked(piece: Piece) -> Piece:
+def _checked(piece: TextPiece) -> TextPiece:
     if piece.finish_reason == "error" and piece.error.startswith("the grammar"):  # what the client has sent
         raise Problem(400, piece.error, code="grammar_failed")
     if piece.finish_reason == "error":
@@ -175,7 +175,7 @@ class Answer:
     finish: str | None = None
     single: bool = False
 
-    def feed(self, piece: Piece) -> list[Delta]:
+    def feed(self, piece: TextPiece) -> list[Delta]:
         """What a piece adds."""
         found: list[Delta] = []
         text = piece.text

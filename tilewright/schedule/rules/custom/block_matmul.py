@@ -23,7 +23,7 @@ from ....tensor.kernel import Kernel
 from ...machine import Machine, lanes
 from ...nest import Alloc, For, If, Seq, Stmt, loop, seq, store
 from .. import Choose, Direct, direct
-from .block_weights import Weights
+from .block_weights import PackedWeights
 from .nests import Access, add, index, mul, vector_loop
 
 F32, I32 = "f32", "i32"
@@ -56,7 +56,7 @@ class Product:
     def __init__(self, kernel: Kernel, machine: Machine, choose: Choose, first: int) -> None:
         self.read = Access(kernel)
         self.kernel, self.machine = kernel, machine
-        self.weights = Weights(self.read, first)
+        self.weights = PackedWeights(self.read, first)
         self.x, self.out = self.read.operand(0), self.read.opaque.results[0]
         self.rows, self.columns = self.read.shape(self.out)
         self.vectors, self.lanes = tile(machine, self.columns)

@@ -26,7 +26,7 @@ def _moved(word: Expr, by: int, mask: int) -> Expr:
     return Op("andi", (word, _i32(mask)), I32)
 
 
-class Weights:
+class PackedWeights:
     """Those of a kernel: `first` is the operand with the words; the others follow it.
 
     A `unit` is the least run of numbers that fills its words, and with them the loops that read numbers are laid out.
@@ -146,4 +146,4 @@ class Weights:
         return Op("sitofp", (whole,), F32)
 
 
-__all__ = ["Weights"]
+__all__ = ["PackedWeights"]

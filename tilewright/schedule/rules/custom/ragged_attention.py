@@ -188,11 +188,11 @@ class Ragged:
 
     def block_of_tokens(self) -> Stmt:
         """Many rows lie in the lanes of vectors, few have lanes along their numbers."""
-        from .ragged_lanes import Lanes
+        from .ragged_lanes import RaggedLanes
 
         if self.rows <= self.lanes:
             return self.rows_of_block()
-        many = renamed(Lanes(self.read.kernel, self.machine).rows_of_block(), "_of_many")
+        many = renamed(RaggedLanes(self.read.kernel, self.machine).rows_of_block(), "_of_many")
         return If(less(index(self.lanes), self.rows_there), many, self.rows_of_block())
 
     def rows_of_block(self) -> Stmt:

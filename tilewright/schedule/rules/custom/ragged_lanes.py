@@ -21,7 +21,7 @@ from .nests import add, both, index, less, mul, select
 from .ragged_attention import SUMS, Ragged, let, now
 
 
-class Lanes(Ragged):
+class RaggedLanes(Ragged):
     """The nest of a block of tokens, with the names of `Ragged`."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
@@ -214,4 +214,4 @@ class Lanes(Ragged):
         return seq(behind, For("jp", ceildiv(at, 2), loop("w_o", self.widths, lane, "unroll")))
 
 
-__all__ = ["Lanes"]
+__all__ = ["RaggedLanes"]

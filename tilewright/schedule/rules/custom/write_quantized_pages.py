@@ -20,7 +20,7 @@ from .write_pages import copied, place, there
 COST = 8
 
 
-class Quantized:
+class QuantizedRows:
     """The nest of ``tw.write_quantized_pages``; threads share the heads."""
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
@@ -100,5 +100,5 @@ class Quantized:
 @direct("write_quantized_pages", typical_sizes=True)
 def build(kernel: Kernel, machine: Machine) -> Stmt:
     """The loop nest of ``tw.write_quantized_pages``."""
-    made = Quantized(kernel, machine)
+    made = QuantizedRows(kernel, machine)
     return seq() if 0 in made.shape else made.build()

@@ -8,17 +8,17 @@ from ...machine import Machine
 from ...nest import Alloc, loop, seq, store
 from .. import Direct, direct
 from .block_matmul import tile
-from .block_weights import Weights
+from .block_weights import PackedWeights
 from .nests import Access, add, mul
 
 F32 = "f32"
 
 
-@direct("block_rows")
-def block_rows(kernel: Kernel, machine: Machine) -> Direct:
-    """The loop nest of ``tw.block_rows``: a row after the other, number by number."""
+@direct("block_lookup")
+def block_lookup(kernel: Kernel, machine: Machine) -> Direct:
+    """The loop nest of ``tw.block_lookup``: a row after the other, number by number."""
     read = Access(kernel)
-    w, out = Weights(read, 1), read.opaque.results[0]
+    w, out = PackedWeights(read, 1), read.opaque.results[0]
     n = Op("index_cast", (Load(read.operand(0), (Var("t"),), "i32"),), "index")
     b, unit = Var("b"), Var("i")
     raised: Expr = Const(float(1 << w.byte_bits), F32)
