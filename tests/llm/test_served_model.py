@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 from llm.glossary_model import train
 
@@ -21,9 +26,13 @@ import transformers  # noqa: E402
 import uvicorn  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+from tilewright.llm.request import Sampling  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
 from tilewright.llm.server.run import listen  # noqa: E402
+from tilewright.llm.tokenizer import load_tokenizer  # noqa: E402
+from tilewright.support.errors import UsageError  # noqa: E402
+from tilewright.targets.linker import linker  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +72,41 @@ def test_it_answers_as_hugging_face_does(trained, client):
         assert answer.choices[0].message.content == tokenizer.decode(tokens, skip_special_tokens=True)
         right += answer.choices[0].message.content == meaning
     assert right > len(pairs[::3]) // 2, "it has learnt the glossary"
+
+
+def test_a_page_says_the_same(trained, tmp_path):
+    """What the command exports, in Node: tokens of any text, and a conversation of two questions."""
+    from tilewright.cli import main
+
+    try:
+        linker("wasm-ld", "this test", "test", 0)
+    except UsageError as e:
+        pytest.skip(str(e))
+    if not shutil.which("node"):
+        pytest.skip("node is not installed: apt install nodejs")
+    folder, pairs = trained
+    site = tmp_path / "site"
+    assert (
+        main(["export", str(folder), "--target", "web", "-o", str(site), "--context", "256", "--bits", "32", "-q"]) == 0
+    )
+    (site / "package.json").write_text('{"type": "module"}')
+    rng = np.random.default_rng(0)
+    letters = [chr(c) for c in (*range(32, 127), 0xE4, 0x3B1, 0x4E2D, 0x1F600, 0x301, 0xA0, 9, 10)]
+    texts = ["".join(rng.choice(letters, 30)) for _ in range(40)] + ["I'll say: 3 cats, don't you?", ""]
+    questions = [q for q, _ in pairs[:2]]
+    command = ["node", str(Path(__file__).with_name("chat_page.mjs")), str(site)]
+    given = json.dumps({"texts": texts, "questions": questions})
+    done = subprocess.run([*command, given], capture_output=True, text=True, timeout=120, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    tokenizer = load_tokenizer(folder)
+    assert found[: len(texts)] == [tokenizer.encode(t) for t in texts]
+    messages, options = [], {"threads": 1, "precision": "f32", "cache_dtype": "f32", "show": False}
+    with tw.LLM(folder, context=256, sequences=4, **options) as llm:
+        for question, answer in zip(questions, found[len(texts) :], strict=True):
+            messages.append({"role": "user", "content": question})
+            want = llm.chat(messages, Sampling(max_tokens=60, temperature=0)).text
+            assert answer == want
+            messages.append({"role": "assistant", "content": want})
 
 
 def test_many_at_a_time(trained, client):

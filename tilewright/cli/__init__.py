@@ -15,6 +15,7 @@ from . import (  # noqa: F401 (they register on `app`)
     chip,
     compile,
     explore,
+    export,
     info,
     opt,
     profile,
