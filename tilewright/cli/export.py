@@ -28,8 +28,8 @@ def export(
 ) -> None:
     """Write a language model as a folder of static files: a page to chat with it.
 
-    The page runs the model in the browser, by WebAssembly; nothing is sent anywhere. It is for small models: the weights
-    are fetched when the page is opened, and prompts are read token by token.
+    The page runs the model in the browser, by WebAssembly; nothing is sent anywhere. It is for small models: the
+    weights are fetched when the page is opened, and prompts are read token by token.
 
     \b
       tilewright export SmolLM2-135M-Instruct --target web -o site

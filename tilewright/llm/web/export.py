@@ -47,7 +47,7 @@ def export_chat(
 ) -> list[Path]:
     """Write a page for the model at a path (as in `program.load_model`) into a folder; the paths of its files.
 
-    context: most tokens of a conversation. bits: 4 or 8, which floats of products are rounded to; 32 keeps them, as f32.
+    context: most tokens of a conversation. bits: 4 or 8, which floats of products are rounded to; 32: f32.
     Weights that are quantized already stay as they are.
 
     UnsupportedError for models with recurrent layers, tokenizers and templates that a page does not understand.
@@ -60,7 +60,7 @@ def export_chat(
     source = source_of(path)
     if source is None:
         raise UsageError(f"{path} is compiled already", stage="export", hint="give the folder or file of the model")
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(Path(path))
     pieces = template_pieces(tokenizer)
     files = {"tokenizer.json": json.dumps(tokenizer_data(tokenizer), ensure_ascii=False).encode()}
     model, weights = source.read()

@@ -17,8 +17,8 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 def tokenizer_data(tokenizer: Tokenizer) -> dict[str, Any]:
     """vocabulary: tokens by text. merges: pairs in their order. patterns: how text is cut into words, one after the
-    other. bytes: of each token, in base64, "" for special ones. normalize: a form of Unicode, "" for none. whole: a word
-    that is a token is not cut further. eos: tokens that end an answer.
+    other. bytes: of each token, in base64, "" for special ones. normalize: a form of Unicode, "" for none. whole: a
+    word that is a token is not cut further. eos: tokens that end an answer.
 
     Byte pairs over bytes are understood, as most models of today have them; UnsupportedError for others.
     """
@@ -57,8 +57,8 @@ def _normalization(part: Mapping[str, Any] | None) -> str:
 
 def _patterns(part: Mapping[str, Any] | None) -> list[str]:
     """Regular expressions of JavaScript, whose matches and what is between them are words."""
-    parts = part["pretokenizers"] if part is not None and part["type"] == "Sequence" else [part]
-    if part is None or parts[-1]["type"] != "ByteLevel" or parts[-1]["add_prefix_space"]:
+    parts = part["pretokenizers"] if part and part["type"] == "Sequence" else [part] if part else []
+    if not parts or parts[-1]["type"] != "ByteLevel" or parts[-1]["add_prefix_space"]:
         raise _unsupported("the pre-tokenizer")
     found = []
     for p in parts[:-1]:
