@@ -147,7 +147,7 @@ def test_quantized_files_compute_what_their_weights_say(tmp_path, monkeypatch):
     tokens = np.random.default_rng(0).integers(1, 99, 21).tolist()
     with torch.no_grad():
         wanted = model(torch.tensor([tokens])).logits[0].numpy()
-    plan = folders.Plan(context=64, sequences=1, tokens=64, page_length=4, pages=40, dtype="f32", precision="f32")
+    plan = folders.ModelPlan(context=64, sequences=1, tokens=64, page_length=4, pages=40, dtype="f32", precision="f32")
     runner = folders.compile_model(found, weights, plan, folders.Options.of(threads=1))
     sequences = folders.Sequences(runner, 1)
     got = np.concatenate([sequences.step({0: tokens[:18]})[0], sequences.step({0: tokens[18:]})[0]])

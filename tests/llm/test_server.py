@@ -268,12 +268,12 @@ SERVER = """
 import sys
 sys.path.insert(0, {tests!r})
 from llm.script_runner import ChatTokenizer, ScriptRunner
-from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.engine import LLMEngine
 from tilewright.llm.server.app import make_app
 from tilewright.llm.server.language import Language
 from tilewright.llm.server.run import listen, serve
 
-engine = Engine(ScriptRunner(seconds=0.02), ChatTokenizer())
+engine = LLMEngine(ScriptRunner(seconds=0.02), ChatTokenizer())
 sock = listen("127.0.0.1", 0)
 print(sock.getsockname()[1], flush=True)
 app = make_app(Language("tiny", engine, ChatTokenizer(), 512), on_close=engine.close)

@@ -25,7 +25,10 @@ def _result(made: Type, starts: Type | None, rows: Type | None) -> Type:
     for name, t in (("starts", starts), ("rows", rows)):
         if t is not None and (t.dtype != "i32" or t.rank != 1):
             raise OpError(f"{name} is a list of i32, got {t}")
-    count, columns = starts.dims[0] - 1, made.dims[1]
+    (many,), columns = starts.shape, made.shape[1]
+    if many is None or columns is None:
+        raise OpError(f"the number of experts and of their rows is known, got {starts} for {made}")
+    count = many - 1
     if count < 1 or columns % (count * COLUMNS):
         raise OpError(f"{columns} rows of weights are not a multiple of {COLUMNS} for each of {count} experts")
     return Type((made.shape[0] if rows is None else rows.shape[0], columns // count), "f32")

@@ -37,15 +37,15 @@ class HugePagePool:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         size = -(-max(nbytes, 1) // ALIGN) * ALIGN
         if size > self._free.size:
-            self._free = _region(max(size, REGION))
+            self._free, _ = zeroed_region(max(size, REGION))
         taken = self._free[:nbytes]
         if not self._reused:
             self._free = self._free[size:]
         return taken.view(dtype).reshape(shape)
 
 
-def _region(size: int) -> np.ndarray:
-    """Zeroed bytes that begin at a huge page."""
+def zeroed_region(size: int) -> tuple[np.ndarray, mmap.mmap]:
+    """Zeroed bytes that begin at a huge page, and what they are mapped by; OSError, OverflowError if there is no room."""
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = mmap.mmap(-1, size + HUGE, **private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -53,7 +53,7 @@ def _region(size: int) -> np.ndarray:
             memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.__array_interface__["data"][0] % HUGE
-    return whole[start : start + size]
+    return whole[start : start + size], memory
 
 
 def release_pages(array: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from math import gcd
 
 from ....ops.ragged_attention import part_length
 from ....ops.write_quantized_pages import rotation
-from ....support.dtypes import wide
+from ....support.dtypes import TYPES, wide
 from ....support.sizes import highest, smaller
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
@@ -279,14 +279,39 @@ class Ragged:
         )
         return let("keys", there, body)
 
-    def brought(self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    def brought(
+        self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt], ahead: bool = False
+    ) -> Stmt:
         """``body(j)`` for j below `count`, keys of the block from `first` on, whose page and row in it are known there:
-        they are looked up once for a run of keys that are in one page."""
+        they are looked up once for a run of keys that are in one page. `ahead`: the values of these keys and the keys of
+        the next block are asked for, so that memory is read while there is computed."""
         run, n = self.run, f"{name}_n"
         at = now("key") + first + Var(name) * run
-        page = larger(minimum(self.integer(self.table, now("sequence"), at // self.length), self.pages - 1), 0)
-        rows = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)))
-        return loop(name, ceildiv(minimum(most, count), run), let("page", page, let("slot", at % self.length, rows)))
+
+        def page(at: Expr) -> Expr:
+            place = minimum(at // self.length, self.most_pages - 1)
+            return larger(minimum(self.integer(self.table, now("sequence"), place), self.pages - 1), 0)
+
+        ahead = ahead and self.keys % self.length == 0
+        slot = now("slot") + Var(n)
+        hints: tuple[tuple[str, Expr], ...] = ()
+        if ahead:
+            hints = (
+                *(self.hints(self.v, now("page"), slot) if self.v else ()),
+                *self.hints(self.k, now("later"), slot),
+            )
+        rows: Stmt = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)), prefetch=hints)
+        if ahead:
+            rows = let("later", page(at + self.keys), rows)
+        rows = let("page", page(at), let("slot", at % self.length, rows))
+        return loop(name, ceildiv(minimum(most, count), run), rows)
+
+    def hints(self, pages: str, page: Expr, slot: Expr) -> tuple[tuple[str, Expr], ...]:
+        """The lines of a row of pages."""
+        width = self.read.shape(pages)[3]
+        line = self.machine.line_bytes // TYPES[self.read.dtype(pages)].nbytes
+        row = ((page * self.length + slot) * self.shared + now("head")) * width
+        return tuple((pages, row + i) for i in range(0, width, line))
 
     def row_of_pages(self, name: str, pages: str, scales: str, size: int, to: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """``to(d, x)`` for the first `size` numbers of a key or value, as floats."""
@@ -327,7 +352,8 @@ class Ragged:
             return self.row_of_pages("kj", self.k, self.scales[0], self.depth, to)
 
         first = Var("kt") * self.lanes
-        return self.brought("kj", first, minimum(self.lanes, self.keys_there - first), self.lanes, copy)
+        count = minimum(self.lanes, self.keys_there - first)
+        return self.brought("kj", first, count, self.lanes, copy, ahead=True)
 
     def bring_values(self) -> Stmt:
         pages, scales = (self.v, self.scales[1]) if self.v else (self.k, self.scales[0])
