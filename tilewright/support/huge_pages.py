@@ -45,7 +45,7 @@ class HugePagePool:
 
 
 def zeroed_region(size: int) -> tuple[np.ndarray, mmap.mmap]:
-    """Zeroed bytes that begin at a huge page, and what they are mapped by; OSError, OverflowError if there is no room."""
+    """Zeroed bytes that begin at a huge page, and their map; OSError, OverflowError if there is no room."""
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = mmap.mmap(-1, size + HUGE, **private)
     if hasattr(mmap, "MADV_HUGEPAGE"):

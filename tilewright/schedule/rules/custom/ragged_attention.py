@@ -283,8 +283,8 @@ class Ragged:
         self, name: str, first: Expr, count: Expr, most: int, body: Callable[[Expr], Stmt], ahead: bool = False
     ) -> Stmt:
         """``body(j)`` for j below `count`, keys of the block from `first` on, whose page and row in it are known there:
-        they are looked up once for a run of keys that are in one page. `ahead`: the values of these keys and the keys of
-        the next block are asked for, so that memory is read while there is computed."""
+        they are looked up once for a run of keys that are in one page. `ahead`: the values of these keys and the keys
+        of the next block are asked for, so that memory is read while there is computed."""
         run, n = self.run, f"{name}_n"
         at = now("key") + first + Var(name) * run
 
@@ -296,10 +296,8 @@ class Ragged:
         slot = now("slot") + Var(n)
         hints: tuple[tuple[str, Expr], ...] = ()
         if ahead:
-            hints = (
-                *(self.hints(self.v, now("page"), slot) if self.v else ()),
-                *self.hints(self.k, now("later"), slot),
-            )
+            hints = self.hints(self.k, now("later"), slot)
+            hints += self.hints(self.v, now("page"), slot) if self.v else ()
         rows: Stmt = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)), prefetch=hints)
         if ahead:
             rows = let("later", page(at + self.keys), rows)
