@@ -152,6 +152,7 @@ def measure(run: Run, options: argparse.Namespace) -> dict:
             run.command(options), capture_output=True, text=True, timeout=options.limit, env=environment
         )
         line |= json.loads(done.stdout.strip().splitlines()[-1])
+        line.pop("model", None)  # a path of this machine
     except subprocess.TimeoutExpired:
         line["error"] = f"no answer in {options.limit:g} s"
     except (IndexError, ValueError):
