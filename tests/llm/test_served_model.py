@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from llm.glossary_model import train
+from llm.local_server import client_of
 
 for package, what in {
     "openai": "openai",
@@ -20,16 +21,13 @@ for package, what in {
 }.items():
     pytest.importorskip(package, reason=f"needs the package {what}")
 
-import openai  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-import uvicorn  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.llm.request import Sampling  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
-from tilewright.llm.server.run import listen  # noqa: E402
 from tilewright.llm.tokenizer import load_tokenizer  # noqa: E402
 from tilewright.support.errors import UsageError  # noqa: E402
 from tilewright.targets.linker import linker  # noqa: E402
@@ -43,17 +41,10 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(trained):
-    with tw.LLM(trained[0], context=256, sequences=4, threads=1, precision="f32", cache_dtype="f32") as llm:
-        app = make_app(Language("glossary", llm.engine, llm.tokenizer, context=256))
-        sock = listen("127.0.0.1", 0)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-        thread.start()
-        base = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=120) as client:
-            yield client
-        server.should_exit = True
-        thread.join(20)
+    llm = tw.LLM(trained[0], context=256, sequences=4, threads=1, precision="f32", cache_dtype="f32")
+    language = Language("glossary", llm.engine, llm.tokenizer, context=256)
+    with llm, client_of(make_app(language)) as client:
+        yield client
 
 
 def test_it_answers_as_hugging_face_does(trained, client):

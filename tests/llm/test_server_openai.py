@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 
 import numpy as np
 import pytest
+from llm.local_server import client_of
 from llm.script_runner import ChatTokenizer, ScriptRunner
 
 openai = pytest.importorskip("openai", reason="needs the package openai")
@@ -43,20 +43,9 @@ def engine():
 
 @pytest.fixture(scope="module")
 def client(engine):
-    import uvicorn
-
-    from tilewright.llm.server.run import listen
-
     language = Language("tiny", engine, ChatTokenizer(), context=512, tools="hermes", reasoning="think")
-    sock = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(language, api_key="secret"), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-    thread.start()
-    base = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
-    with openai.OpenAI(base_url=base, api_key="secret", max_retries=0, timeout=60) as client:
+    with client_of(make_app(language, api_key="secret"), "secret") as client:
         yield client
-    server.should_exit = True
-    thread.join(20)
 
 
 def says(text: str) -> list[dict[str, str]]:

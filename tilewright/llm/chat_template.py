@@ -120,7 +120,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters |= {
             "tojson": _to_json,
             _COUNTED: _counted,
-            _JOINED: lambda parts: _small("".join(map(str, parts))),
+            _JOINED: _joined,
         }
         del self.globals["lipsum"]
         self.globals |= {

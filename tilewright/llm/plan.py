@@ -31,8 +31,8 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What a program is made for: see `Limits`; `context` and `tokens` as there, `dtype` of the cache, `precision` of
-    products: see `layers.linear.linear`."""
+    """What a program is made for: names as in `ModelLimits`. dtype: of the cache. precision: of products, see
+    `layers.linear.linear`."""
 
     context: int = 4096
     sequences: int = 16

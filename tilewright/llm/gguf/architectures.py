@@ -1,5 +1,5 @@
 """Architectures in GGUF files: metadata as the config.json of Hugging Face, names of tensors as those of
-`config.Model`, and what llama.cpp's conversion changes in weights."""
+`DecoderModel`, and what llama.cpp's conversion changes in weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ...support.errors import UnsupportedError
 from .reader import GgufFile
 
-#: names of a layer's tensors -> names in `Model`
+#: names of a layer's tensors -> names in `DecoderModel`
 LAYER = {
     "attn_norm": "attention.before",
     "post_attention_norm": "attention.after",
@@ -60,8 +60,8 @@ class GgufArchitecture:
     """How files of one ``general.architecture`` are read.
 
     model_type: Hugging Face's. fields, layer: added to `FIELDS` and `LAYER`. more: adds to the config, or changes it.
-    rows: a name in `Model` and the config -> the rows of the tensor that become weights of these names; None: all as
-    they lie. norm_offset: is in the weights of norms but those that `own_norms` names.
+    rows: a name in `DecoderModel` and the config -> the rows of the tensor that become weights of these names; None: all
+    as they lie. norm_offset: is in the weights of norms but those that `own_norms` names.
     """
 
     model_type: str
@@ -86,7 +86,7 @@ class GgufArchitecture:
         return made
 
     def name(self, tensor: str) -> str | None:
-        """The name in `Model`; None for tensors that are not weights. KeyError for one that has no place."""
+        """The name in `DecoderModel`; None for tensors that are not weights. KeyError for one that has no place."""
         stem, _, suffix = tensor.rpartition(".")
         if suffix not in ("weight", "bias"):
             stem, suffix = tensor, ""

@@ -1,1 +1,1 @@
-"""The kinds of blocks in a decoder's layers, one a file: frozen dataclasses that fulfil `config.Body`."""
+"""The kinds of blocks in a decoder's layers, one a file: frozen dataclasses that fulfil `config.SublayerBody`."""

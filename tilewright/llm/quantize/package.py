@@ -1,7 +1,7 @@
 """A folder with a quantized model: config.json, safetensors files, and the tokenizer's files as they were.
 
 config.json has what it had, and under ``tilewright_quantization`` how the model was made and, by the names of weights
-in `config.Model`, ``bits`` and ``offset`` of those that are quantized. The files have tensors by the same names; those
+in `DecoderModel`, ``bits`` and ``offset`` of those that are quantized. The files have tensors by the same names; those
 of a quantized weight NAME are ``NAME:words``, ``NAME:scale`` and, where it has one, ``NAME:minimum``: the arrays of
 `BlockWeights`.
 """
