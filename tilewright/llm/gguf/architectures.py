@@ -60,8 +60,8 @@ class GgufArchitecture:
     """How files of one ``general.architecture`` are read.
 
     model_type: Hugging Face's. fields, layer: added to `FIELDS` and `LAYER`. more: adds to the config, or changes it.
-    rows: a name in `DecoderModel` and the config -> the rows of the tensor that become weights of these names; None: all
-    as they lie. norm_offset: is in the weights of norms but those that `own_norms` names.
+    rows: a name in `DecoderModel` and the config -> the rows of the tensor that become weights of these names; None:
+    all as they lie. norm_offset: is in the weights of norms but those that `own_norms` names.
     """
 
     model_type: str
