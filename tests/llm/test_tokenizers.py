@@ -3,6 +3,9 @@ those of GGUF files against those that they were made of."""
 
 import json
 import random
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tilewright.llm.gguf.reader import GgufFile  # noqa: E402
 from tilewright.llm.gguf.tokenizer import CONTROL, PATTERNS, USER, tokenizer_of  # noqa: E402
 from tilewright.llm.tokenizer import load_tokenizer  # noqa: E402
+from tilewright.llm.web import tokenizer as tokenizer_module  # noqa: E402
+from tilewright.llm.web.tokenizer import tokenizer_data  # noqa: E402
 from tilewright.support.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
 
 CORPUS = [
@@ -169,6 +174,34 @@ def test_every_pattern_compiles_and_loses_nothing():
         cuts = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
         for text in random_texts(5, seed=5):
             assert "".join(word for word, _ in cuts.pre_tokenize_str(text)) == text, name
+
+
+NODE = """
+import fs from "node:fs";
+const { Tokenizer } = await import(process.argv[1]);
+const { texts, all } = JSON.parse(fs.readFileSync(0, "utf8"));
+console.log(JSON.stringify(all.map((data) => texts.map((text) => new Tokenizer(data).encode(text)))));
+"""
+
+
+def test_a_page_cuts_texts_as_tokenizers_does(tmp_path):
+    if not shutil.which("node"):
+        pytest.skip("node is not installed: apt install nodejs")
+    made = {str(patterns): byte_level(patterns) for patterns in PATTERNS.values()}
+    texts = [t for t in random_texts(40, seed=6) if not any(s in t for s in SPECIAL)]
+    texts += ["a\x85b \ufeffc\x1cd", "it\u017f it'\u017fx IT'S", "[?+]++ }+ (x)+"]
+    all_data = []
+    for number, hf in enumerate(made.values()):
+        (tmp_path / str(number)).mkdir()
+        all_data.append(tokenizer_data(load_tokenizer(folder_of(tmp_path / str(number), hf))))
+    script = Path(tokenizer_module.__file__).parent / "site" / "tokenizer.js"
+    command = ["node", "--input-type=module", "-e", NODE, script.as_uri()]
+    given = json.dumps({"texts": texts, "all": all_data})
+    run = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    for (name, hf), found in zip(made.items(), json.loads(run.stdout), strict=True):
+        for text, ids in zip(texts, found, strict=True):
+            assert ids == hf.encode(text, add_special_tokens=False).ids, (name, text)
 
 
 def test_what_cannot_be_read(tmp_path):

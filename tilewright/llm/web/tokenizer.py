@@ -68,22 +68,30 @@ def _patterns(part: Mapping[str, Any] | None) -> list[str]:
             found.append(javascript(p["pattern"]["Regex"]))
         else:
             raise _unsupported(f"the pre-tokenizer {p['type']}")
-    return [*found, GPT2] if parts[-1].get("use_regex", True) else found
+    return [*found, javascript(GPT2)] if parts[-1].get("use_regex", True) else found
+
+
+#: letters that Unicode takes for one beside upper and lower case
+FOLDS = {"s": "ſ", "k": "\u212a"}
 
 
 def javascript(pattern: str) -> str:
-    """A regular expression in JavaScript's words.
+    """A regular expression in JavaScript's words, of its flag "u"; UnsupportedError for one that it has no words for.
 
-    >>> javascript("(?i:'s|'t)| ?\\\\p{L}+")
-    "(?:'[sS]|'[tT])| ?\\\\p{L}+"
+    >>> javascript(r"(?i:'d|'t)| ?\\p{L}+|\\s+")
+    "(?:'[dD]|'[tT])| ?\\\\p{L}+|\\\\p{White_Space}+"
     """
-    if re.search(r"(?<!\\)[?*+}]\+|\(\?>", pattern):
+    # escapes and classes may hold the signs that are looked for
+    bare = re.sub(r"\\.|\[\^?(?:\\.|[^\]\\])*\]", "x", pattern)
+    if re.search(r"(?:[?*+]|\{\d*(?:,\d*)?\})\+|\(\?>", bare):
         raise _unsupported("a pattern that does not go back")
 
-    def either(match: re.Match[str]) -> str:
-        return "(?:" + re.sub(r"[A-Za-z]", lambda c: f"[{c[0].lower()}{c[0].upper()}]", match[1]) + ")"
+    def cases(letter: re.Match[str]) -> str:
+        low = letter[0].lower()
+        return f"[{low}{low.upper()}{FOLDS.get(low, '')}]"
 
-    made = re.sub(r"\(\?i:([^()\\]*)\)", either, pattern)
+    made = re.sub(r"\(\?i:([^()\\]*)\)", lambda m: f"(?:{re.sub('[A-Za-z]', cases, m[1])})", pattern)
     if "(?i" in made:
         raise _unsupported("a pattern without case")
-    return made
+    space = {"\\s": r"\p{White_Space}", "\\S": r"\P{White_Space}"}  # JavaScript's own \s knows fewer and one more
+    return re.sub(r"\\.", lambda m: space.get(m[0], m[0]), made)
