@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import shutil
 import subprocess
@@ -65,21 +67,57 @@ def test_it_answers_as_hugging_face_does(trained, client):
     assert right > len(pairs[::3]) // 2, "it has learnt the glossary"
 
 
-def test_a_page_says_the_same(trained, tmp_path):
-    """What the command exports, in Node: tokens of any text, and a conversation of two questions."""
+@pytest.fixture(scope="module")
+def site(trained, tmp_path_factory):
+    """A page of the model."""
     from tilewright.cli import main
 
     try:
         linker("wasm-ld", "this test", "test", 0)
     except UsageError as e:
         pytest.skip(str(e))
+    site = tmp_path_factory.mktemp("page") / "site"
+    given = [str(trained[0]), "--target", "web", "-o", str(site), "--context", "256", "--bits", "32", "-q"]
+    assert main(["export", *given]) == 0
+    return site
+
+
+def test_a_page_in_a_browser(trained, site):
+    """It answers, begins anew while it answers, and says when a question does not fit."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed: apt install chromium")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    idle = "!document.getElementById('send').disabled"
+    question, meaning = trained[1][0]
+    with playwright.sync_playwright() as p:
+        page = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        page.wait_for_selector("#form:not([hidden])")
+        assert page.title() == trained[0].name
+        page.fill("#temperature", "0")
+        for text in ("word " * 40, "word " * 300, question):
+            page.fill("#question", text)
+            page.press("#question", "Enter")
+            if text == question:
+                page.wait_for_function(idle)
+                assert page.inner_text("#talk .assistant") == meaning
+            else:
+                page.click("#fresh")
+                page.wait_for_function("document.getElementById('talk').childElementCount == 0")
+    server.shutdown()
+
+
+def test_a_page_says_the_same(trained, site):
+    """What the command exports, in Node: tokens of any text, and a conversation of two questions."""
     if not shutil.which("node"):
         pytest.skip("node is not installed: apt install nodejs")
     folder, pairs = trained
-    site = tmp_path / "site"
-    assert (
-        main(["export", str(folder), "--target", "web", "-o", str(site), "--context", "256", "--bits", "32", "-q"]) == 0
-    )
     (site / "package.json").write_text('{"type": "module"}')
     rng = np.random.default_rng(0)
     letters = [chr(c) for c in (*range(32, 127), 0xE4, 0x3B1, 0x4E2D, 0x1F600, 0x301, 0xA0, 9, 10)]

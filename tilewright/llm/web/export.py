@@ -67,7 +67,9 @@ def export_chat(
     if model.recurrent:
         raise UnsupportedError("models with recurrent layers have no page yet", stage="export")
     length = -(-context // PAGE) * PAGE
-    about = {"context": length, "pages": length // PAGE, "pageLength": PAGE, **pieces}
+    name = Path(path).resolve()
+    about: dict[str, Any] = {"name": name.stem if name.is_file() else name.name, "context": length}
+    about |= {"pages": length // PAGE, "pageLength": PAGE, **pieces}
     files["language.json"] = json.dumps(about).encode()
     report("compiling", 0.3)
     executable = _compiled(model, _portable(weights, bits), length)

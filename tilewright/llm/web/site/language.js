@@ -22,9 +22,10 @@ export class Language {
     this.reset();
   }
 
-  /** Begin a new conversation. The cache is written anew, from its beginning. */
+  /** Begin a new conversation. The cache is written anew, from its beginning. Not while an answer is made. */
   reset() {
-    this.length = 0;
+    if (this.answering) throw new Error("an answer is being made: end it before a new conversation begins");
+    this.length = this.drawn = 0;
     this.started = false;
   }
 
@@ -47,27 +48,41 @@ export class Language {
       rows: Int32Array.of(0),
     });
     this.length++;
+    if (performance.now() - this.drawn > 30) {
+      await new Promise((resolve) => setTimeout(resolve)); // let the page draw and hear
+      this.drawn = performance.now();
+    }
     return outputs.logits;
   }
 
   /** Ask, and get the answer piece by piece. temperature: 0 is greedy; topK: of so many tokens one is drawn; signal
-   * ends the answer. */
+   * ends the answer, and one that ends while the question is read takes the question back. */
   async *ask(question, { temperature = 0.7, topK = 40, maxTokens = Infinity, signal } = {}) {
     const { begin, answer, between } = this.about;
     const prompt = [...(this.started ? between : begin), ...this.tokenizer.encode(question.trim()), ...answer];
+    if (this.answering) throw new Error("the last question is not answered yet");
     if (prompt.length >= this.left) {
       throw new Error(`${prompt.length} tokens of a question do not fit: there is room for ${this.left}`);
     }
-    this.started = true;
-    let logits;
-    for (const token of prompt) logits = await this.step(token);
-    const text = this.tokenizer.decoder();
-    for (let count = 0; count < maxTokens && this.left > 0 && !signal?.aborted; count++) {
-      const token = choose(logits, temperature, topK);
-      if (this.tokenizer.eos.has(token)) return; // `between` has what ends an answer
-      const piece = text(token);
-      if (piece) yield piece;
-      logits = await this.step(token);
+    const before = this.length;
+    this.answering = true;
+    try {
+      let logits;
+      for (const token of prompt) {
+        if (signal?.aborted) return void (this.length = before);
+        logits = await this.step(token);
+      }
+      this.started = true;
+      const text = this.tokenizer.decoder();
+      for (let count = 0; count < maxTokens && this.left > 0 && !signal?.aborted; count++) {
+        const token = choose(logits, temperature, topK);
+        if (this.tokenizer.eos.has(token)) return; // `between` has what ends an answer
+        const piece = text(token);
+        if (piece) yield piece;
+        logits = await this.step(token);
+      }
+    } finally {
+      this.answering = false;
     }
   }
 }
@@ -79,9 +94,18 @@ function choose(logits, temperature, topK) {
     for (let i = 1; i < logits.length; i++) if (logits[i] > logits[best]) best = i;
     return best;
   }
-  const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a]);
-  const kept = topK > 0 ? order.slice(0, topK) : order;
+  const kept = largest(logits, topK > 0 ? topK : logits.length);
   const weights = kept.map((i) => Math.exp((logits[i] - logits[kept[0]]) / temperature));
   let left = Math.random() * weights.reduce((a, b) => a + b, 0);
   return kept.find((_, i) => (left -= weights[i]) < 0) ?? kept[0];
+}
+
+/** The numbers of the `count` largest values, the largest first. */
+function largest(values, count) {
+  const found = Array.from(values.keys());
+  if (count < values.length) {
+    const least = Float32Array.from(values).sort()[values.length - count];
+    return found.filter((i) => values[i] >= least).sort((a, b) => values[b] - values[a]).slice(0, count);
+  }
+  return found.sort((a, b) => values[b] - values[a]);
 }

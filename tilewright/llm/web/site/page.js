@@ -11,13 +11,16 @@ function say(role) {
   return paragraph;
 }
 
-function show(error) {
-  part("status").textContent = String(error.message ?? error);
-  part("status").className = "error";
+function tell(text, kind = "") {
+  part("status").textContent = text;
+  part("status").className = kind;
 }
+
+const show = (error) => tell(String(error.message ?? error), "error");
 
 let language;
 let running;
+let answered = Promise.resolve();
 
 async function ask(question) {
   say("user").textContent = question;
@@ -25,19 +28,18 @@ async function ask(question) {
   running = new AbortController();
   part("send").disabled = true;
   part("stop").disabled = false;
-  const begin = performance.now();
-  let pieces = 0;
   try {
     const temperature = Number(part("temperature").value);
+    let begin, first;
     for await (const piece of language.ask(question, { temperature, signal: running.signal })) {
+      begin ??= performance.now();
+      first ??= language.length;
       answer.textContent += piece;
-      pieces++;
       answer.scrollIntoView({ block: "end" });
-      await new Promise((resolve) => setTimeout(resolve)); // let the page draw
     }
-    const seconds = (performance.now() - begin) / 1000;
-    part("status").textContent = `${(pieces / seconds).toFixed(1)} pieces a second, room for ${language.left} tokens`;
-    part("status").className = "";
+    const speed = ((language.length - first) / (performance.now() - begin)) * 1000;
+    const told = speed > 0 ? `${speed.toFixed(1)} tokens a second, ` : "";
+    tell(`${told}room for ${language.left} tokens`);
   } catch (error) {
     show(error);
   }
@@ -50,7 +52,7 @@ part("form").addEventListener("submit", (event) => {
   const question = part("question").value.trim();
   if (!question || part("send").disabled) return;
   part("question").value = "";
-  ask(question);
+  answered = ask(question);
 });
 part("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey) {
@@ -59,16 +61,18 @@ part("question").addEventListener("keydown", (event) => {
   }
 });
 part("stop").addEventListener("click", () => running?.abort());
-part("fresh").addEventListener("click", () => {
+part("fresh").addEventListener("click", async () => {
   running?.abort();
+  await answered;
   language.reset();
   part("talk").replaceChildren();
+  tell(`room for ${language.left} tokens`);
 });
 
 try {
   language = await loadLanguage("./", { onProgress: (done, total) => (part("progress").value = done / total) });
-  part("title").textContent = language.model.name;
-  part("status").textContent = `${language.model.backend}, ${language.model.threads} thread(s)`;
+  part("title").textContent = document.title = language.about.name;
+  tell(`${language.model.backend}, ${language.model.threads} thread(s)`);
   part("progress").hidden = true;
   part("form").hidden = false;
 } catch (error) {
