@@ -83,7 +83,8 @@ class PlainDecoding:
         return self.part.step(batch).logits
 
     def says(self, request: GenerationRequest, got: list[int], eos: frozenset[int], ended: bool) -> bool:
-        """Whether these tokens are those of plain decoding; all, unless it `ended` before. Of two that are as good but for rounding, either is right."""
+        """Whether these tokens are those of plain decoding; all of them, unless it `ended` before. Of two tokens that
+        are as good but for rounding, either is right."""
         s = Sequence(request, (0.0, 0), request.sampling.max_tokens or 1, eos, request.sampling.seed or 0, 0.0)
         done, row = 0, LogitsRow(s, [])
         for token in got:
