@@ -13,7 +13,7 @@
 #   make rtl-test  100 random layers on the RTL of systolic32 at 32x32 (needs verilator)
 #   make rtl-fpga  that RTL at 4x4 placed and routed for an ECP5 (needs yosys)
 #   make docs      the site of the documentation, into out/site
-#   make llm-interleavings   10,000 random interleavings of the engine of language models
+#   make llm-interleavings   3 x 10,000 random interleavings of the engine of language models: fake, dense, hybrid
 #   make fuzz      3,000 random models against ONNX Runtime (which can run two thirds of them)
 # Variables: PYTHON (the interpreter that makes .venv), CONSTRAINTS (a file with the builds to install), PYTEST_ARGS,
 # BENCH_ARGS, FUZZ_COUNT, FUZZ_SECONDS, HARD_ARGS.
@@ -113,6 +113,8 @@ work: $(VENV)/with-dev
 # prefix reuse, drafts, preemption, cancellation in random order: tokens must be those of plain decoding
 llm-interleavings: $(VENV)/with-dev
 	$(BIN)/python tests/llm/interleavings.py 10000
+	$(BIN)/python tests/llm/interleavings.py 10000 --model dense
+	$(BIN)/python tests/llm/interleavings.py 10000 --model hybrid
 
 # random graphs with open dimensions, always the same ones, against ONNX Runtime
 open-dims: $(VENV)/with-fuzz

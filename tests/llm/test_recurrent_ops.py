@@ -3,15 +3,14 @@ begun from, written, and both in one step."""
 
 import numpy as np
 import pytest
+from llm.tiny_models import drawn, hybrid
 
 import tilewright as tw
 from tilewright.ir.graph_builder import Maker
 from tilewright.ir.types import Type
 from tilewright.llm.batch import Batch
 from tilewright.llm.config import DecoderLayer, DecoderModel, Norm, Sublayer
-from tilewright.llm.layers.attention import SelfAttention
 from tilewright.llm.layers.experts import Experts, Router
-from tilewright.llm.layers.recurrent import GatedDeltaNet, Mamba2
 from tilewright.llm.program import ModelPlan, compile_model
 from tilewright.ops.block_experts import ExpertBlockMatmul, ExpertIntegerBlockMatmul
 from tilewright.ops.block_quantized import QuantizeBlocks
@@ -22,10 +21,6 @@ from tilewright.support.options import Options
 
 SNAPSHOTS = 7
 T, B = tw.Dim("T", 1, 64), tw.Dim("B", 1, 8)
-
-
-def drawn(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def places(rng) -> dict[str, np.ndarray]:
@@ -148,36 +143,6 @@ def test_experts_with_weights_in_blocks(form):
 
 
 # ---- a model with both kinds of layers -----------------------------------------------------------------------------
-
-
-def hybrid() -> tuple[DecoderModel, dict[str, np.ndarray]]:
-    """A model of one layer of each kind, with random weights."""
-    hidden, norm = 16, Norm("rms")
-    router = Router(8, 2, "sigmoid", groups=4, top_groups=2, pairs=True, scale=1.5)
-    delta, mamba = GatedDeltaNet(4, 2, 6, 8), Mamba2(3, 8, 1, 5, most_dt=2.0)
-    bodies = [delta, SelfAttention(2, 1, 8), mamba, Experts(router, 12, "relu2", gated=False, shared=8)]
-    layers = tuple(DecoderLayer((Sublayer("mixer", body, norm),)) for body in bodies)
-    shapes = {
-        "0": {
-            "qkv.weight": (56, hidden), "z.weight": (24, hidden), "b.weight": (4, hidden), "a.weight": (4, hidden),
-            "conv.weight": (56, 1, 4), "A_log": (4,), "dt_bias": (4,), "norm.weight": (6,), "o.weight": (hidden, 24),
-        },
-        "1": {f"{n}.weight": (16 if n in "qo" else 8, hidden) for n in "qkvo"},
-        "2": {
-            "in.weight": (24 + 34 + 3, hidden), "conv.weight": (34, 1, 4), "conv.bias": (34,), "A_log": (3,), "D": (3,),
-            "dt_bias": (3,), "norm.weight": (24,), "o.weight": (hidden, 24),
-        },
-        "3": {
-            "router.weight": (8, hidden), "router.correction": (8,), "experts.up": (8, 12, hidden),
-            "experts.down": (8, hidden, 12), "shared.up.weight": (8, hidden), "shared.down.weight": (hidden, 8),
-        },
-    }  # fmt: skip
-    rng = np.random.default_rng(3)
-    weights = {"embedding.weight": drawn(rng, 50, hidden), "norm.weight": 1 + drawn(rng, hidden) / 8}
-    for i, parts in shapes.items():
-        weights[f"layers.{i}.mixer.before.weight"] = 1 + drawn(rng, hidden) / 8
-        weights |= {f"layers.{i}.mixer.{n}": drawn(rng, *s) / max(s[-1], 4) ** 0.5 for n, s in parts.items()}
-    return DecoderModel("hybrid", 50, hidden, 64, layers, norm, tied=True), weights
 
 
 def test_snapshots_of_a_hybrid_model():
