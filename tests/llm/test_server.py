@@ -449,6 +449,8 @@ def test_packages_with_entries(tmp_path):
 
 
 def test_fixed_batches_run_one_by_one(open_model):
+    source, w = model(batch=3)  # all first dimensions are one number, which is no other dimension
+    assert open_batch(tw.compile(source, threads=1)) is None
     source, w = model(batch=2)
     batcher = Batcher(tw.compile(source, threads=1), most=16, delay=0.05)
     assert batcher.batch is None and Batcher(open_model[0], most=1).batch is None

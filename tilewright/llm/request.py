@@ -79,6 +79,7 @@ class TextPiece:
     finish_reason: FinishReason | None = None
     stop: str | int | None = None  # the string or token that ended it
     error: str = ""
+    error_kind: Literal["", "grammar"] = ""  # grammar: it is in what was asked, not in the model
     hidden: Any = None  # f32 [hidden] for `Request.embed`
     cached: int = 0  # tokens of the prompt that were in the cache
     prompt_logprobs: Sequence[TokenLogprob] = ()  # of the prompt's tokens from the second on, in the first piece

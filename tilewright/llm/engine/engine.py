@@ -121,13 +121,14 @@ class LLMEngine:
 
     def _compile(self, sequence: Sequence, grammar: Grammar) -> None:
         """In a thread of its own, as it may take long; a grammar that fails ends its request."""
-        error = ""
+        error: dict[str, Any] = {}
         try:
             if self._grammars is None:
                 raise UsageError("a grammar needs a tokenizer")
             sequence.matcher = self._grammars.compile(grammar)
         except Exception as failed:
-            error = str(failed)
+            kind = "grammar" if isinstance(failed, GrammarError) else ""
+            error = {"error": str(failed), "error_kind": kind}
         with self._changed:
             self._compiling -= 1
             if error:
@@ -136,7 +137,7 @@ class LLMEngine:
                 self._inbox.append(sequence)
                 self._changed.notify_all()
                 return
-        sequence.send("", finish_reason="error" if error else "cancelled", error=error)
+        sequence.send("", finish_reason="error" if error else "cancelled", **error)
 
     def metrics(self) -> dict[str, Any]:
         """Counters (numbers that only grow), what is so now (numbers), and histograms: {"bounds", "counts" (one more:
@@ -363,7 +364,7 @@ class LLMEngine:
                     masks = [None] * (1 + len(part.drafts)) if s.matcher is None else s.matcher.masks(part.drafts)
                 except GrammarError as error:
                     self.cache.advance(part.value, s.tokens, base)
-                    self._finish(s, "error", error=str(error))
+                    self._finish(s, "error", error=str(error), error_kind="grammar")
                     continue
                 first = part.first + part.rows - 1 - len(part.drafts)
                 for i, mask in enumerate(masks):
@@ -397,11 +398,12 @@ class LLMEngine:
         self._metrics.add("draft_tokens", len(part.drafts))
         self._metrics.add("draft_tokens_accepted", same)
         self._speculator.note_hidden(s, hidden[: same + 1])
-        text, error, tokens, logprobs = "", "", [], []
+        text, tokens, logprobs = "", [], []
+        error: dict[str, Any] = {}
         ended: tuple[FinishReason, str | int | None] | None = None
         for choice in choices[: same + 1]:
-            error = choice.error
-            if error:
+            if choice.error:
+                error = {"error": choice.error}
                 break
             s.tokens.append(choice.token)
             s.counts[choice.token] = s.counts.get(choice.token, 0) + 1
@@ -410,7 +412,7 @@ class LLMEngine:
             try:
                 ended, more = self._read(s, choice.token)
             except GrammarError as failed:
-                error = str(failed)
+                error = {"error": str(failed), "error_kind": "grammar"}
                 break
             text += more
             if ended:
@@ -422,7 +424,7 @@ class LLMEngine:
             ended = "error", None
         if ended:
             reason, stop = ended
-            self._finish(s, reason, text=text, tokens=tokens, logprobs=tuple(logprobs), stop=stop, error=error)
+            self._finish(s, reason, text=text, tokens=tokens, logprobs=tuple(logprobs), stop=stop, **error)
         else:
             s.send(text, tokens, logprobs=tuple(logprobs))
 

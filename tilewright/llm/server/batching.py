@@ -52,10 +52,10 @@ def open_batch(executable: Any) -> Dim | None:
     shapes = [p.shape for p in (*ports(executable.inputs), *ports(executable.outputs))]
     first = {s[0] if s else None for s in shapes}
     later = {d for s in shapes if s for d in s[1:]}
-    if len(first) != 1 or first & later or None in later:
+    name = first.pop() if len(first) == 1 else None
+    if not isinstance(name, str) or name in later or None in later:
         return None
-    name = first.pop()
-    return next((d for d in getattr(programs[0].sizes, "dims", ()) if d.name == name), None)
+    return next((d for d in programs[0].sizes.dims if d.name == name), None)
 
 
 @dataclass

@@ -40,15 +40,16 @@ class Asked:
     seed: int
 
 
-def schedule(mix: str, rate: float, count: int, seed: int) -> list[Asked]:
-    """Requests of a length mix (a name of `MIXES`, or N:M tokens), `rate` of them a second on average.
+def schedule(mix: str, rate: float, count: int, seed: int, texts: int = 0) -> list[Asked]:
+    """Requests of a length mix (a name of `MIXES`, or N:M tokens), `rate` of them a second on average. With another
+    number of `texts` they differ in their words alone.
 
     >>> [(r.prompt, r.output) for r in schedule("100:20", 5.0, 2, seed=0)]
     [(100, 20), (100, 20)]
 
     UsageError for a mix that is not known.
     """
-    random_ = random.Random(f"{mix} {seed}")
+    random_, words = random.Random(f"{mix} {seed}"), random.Random(f"{seed} {texts}")
     fixed = mix.split(":")
     known = len(fixed) == 2 and all(f.isdigit() and 0 < int(f) < 10**6 for f in fixed)
     if not known and mix not in MIXES:
@@ -64,7 +65,7 @@ def schedule(mix: str, rate: float, count: int, seed: int) -> list[Asked]:
             )
         gap = random_.expovariate(1.0)  # the same requests at every rate, closer together
         at += gap / rate
-        found.append(Asked(at, prompt, output, random_.getrandbits(32)))
+        found.append(Asked(at, prompt, output, words.getrandbits(32)))
     return found
 
 
@@ -109,19 +110,22 @@ class BenchTarget:
         return "/chat/completions" if self.chat else "/completions"
 
 
-async def find_target(client: httpx.AsyncClient, url: str, model: str | None, chat: bool) -> BenchTarget:
-    """The server at a URL: its model, whether it knows ``ignore_eos``, and how many words make a token there."""
+async def find_target(
+    client: httpx.AsyncClient, url: str, model: str | None, chat: bool, more: Mapping[str, Any]
+) -> BenchTarget:
+    """The server at a URL: its model, whether it knows ``ignore_eos``, and how many words make a token there. more:
+    fields of every body."""
     try:
         if model is None:
             found = (await client.get(url + "/models")).raise_for_status().json()["data"]
             model = found[0]["id"]
-        extra: dict[str, Any] = {"ignore_eos": True}
+        extra = {"ignore_eos": True, **more}
         counts = []
         for words in (10, 10, 40):  # the first may find that ignore_eos is not known; a template has tokens of its own
             body = BenchTarget(url, model or "", chat, extra).body(Asked(0, words, 2, 0))
             answer = await client.post(url + ("/chat/completions" if chat else "/completions"), json=body)
-            if answer.status_code in (400, 422) and extra:
-                extra = {}
+            if answer.status_code in (400, 422) and "ignore_eos" in extra:
+                extra = dict(more)
                 continue
             tokens = (answer.raise_for_status().json().get("usage") or {}).get("prompt_tokens") or words
             counts.append((words, tokens))
@@ -269,21 +273,25 @@ async def sweep(
     rates: Sequence[float] = (1.0,),
     count: int = 50,
     seed: int = 0,
+    texts: int = 0,
+    more: Mapping[str, Any] | None = None,
     sla: Mapping[str, float] | None = None,
     limit: float = 600.0,
     report: Callable[[dict[str, Any]], None] = lambda run: None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> dict[str, Any]:
-    """A run at each rate, as data for JSON. `report` gets the numbers of each run when it is done. UsageError for a
+    """A run at each rate, as data for JSON. texts: the number of the first run's texts. more: fields of every body,
+    as of sampling, which is greedy otherwise. `report` gets the numbers of each run when it is done. UsageError for a
     server that does not answer, TilewrightError where no request of the first run was answered."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     url = url.rstrip("/")
     url = url if url.endswith("/v1") else url + "/v1"
-    plans = [schedule(mix, rate, count, seed) for rate in rates]
+    # other words at each rate: a server that keeps what it has read would not read them again
+    plans = [schedule(mix, rate, count, seed, texts + i) for i, rate in enumerate(rates)]
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     runs: list[dict[str, Any]] = []
     async with httpx.AsyncClient(headers=headers, timeout=limit, limits=limits, transport=transport) as client:
-        target = await find_target(client, url, model, chat)
+        target = await find_target(client, url, model, chat, more or {})
         for rate, plan in zip(rates, plans, strict=True):
             found, seconds = await measure(client, target, plan)
             run = summary(rate, found, seconds, sla or {})
@@ -295,7 +303,7 @@ async def sweep(
         "url": url,
         "model": target.model,
         "endpoint": target.path.strip("/"),
-        "ignore_eos": bool(target.extra),
+        "ignore_eos": "ignore_eos" in target.extra,
         "mix": mix,
         "seed": seed,
         "sla": dict(sla or {}),

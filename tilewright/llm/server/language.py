@@ -140,7 +140,7 @@ class Answers:
 
 
 def _checked(piece: TextPiece) -> TextPiece:
-    if piece.finish_reason == "error" and piece.error.startswith("the grammar"):  # what the client has sent
+    if piece.error_kind == "grammar":  # what the client has sent
         raise Problem(400, piece.error, code="grammar_failed")
     if piece.finish_reason == "error":
         raise Problem(500, piece.error or "the generation failed", code="generation_failed")
