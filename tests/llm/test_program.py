@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright.llm import program
 from tilewright.llm.batch import Batch
 from tilewright.llm.checkpoint import Checkpoint, FolderSource
 from tilewright.llm.layers.rope import frequencies
@@ -14,6 +15,7 @@ from tilewright.llm.program import CompiledRunner, ModelPlan, compilations, comp
 from tilewright.llm.settings import ModelSettings
 from tilewright.schedule.machine import lanes
 from tilewright.support.errors import InputError, ModelError, PackageError, UnsupportedError, UsageError
+from tilewright.support.lazy_array import LazyArray
 from tilewright.support.options import Options
 from tilewright.targets.base import find
 
@@ -134,6 +136,26 @@ def test_a_second_start_loads_what_the_first_has_compiled(folder, runner, tmp_pa
     assert second.executable.entries["decode"].package.file is not None  # weights are mapped
     load_model(folder, **how | {"context": 32})  # another program
     assert compilations() > begun
+
+
+def test_weights_are_read_as_they_are_written(folder, runner, tmp_path, monkeypatch):
+    """Nothing that is large is made before: it is mapped, or computed when it is asked for. Where nothing can be
+    written the program is in memory."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    seen = []
+
+    def full(packages, path):
+        seen.extend(a for p in packages.values() for a in p.constants if a.nbytes > 512)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(program, "save_entries", full)
+    kept = load_model(folder, threads=1, cache_dtype="f32", precision="f32", **LIMITS)
+    lazy = [a for a in seen if isinstance(a, LazyArray)]
+    assert len(seen) - len(lazy) <= 2 and sum(a.nbytes for a in lazy) >= 4 * 64 * 64 * 2  # the norms' weights are small
+    assert len({id(a) for a in lazy}) * 2 == len(lazy)  # those of two entries are the same
+    expected = runner.step(batch([5, 6, 7])).logits
+    np.testing.assert_array_equal(kept.step(batch([5, 6, 7])).logits, expected)
+    assert large_constants(kept, "decode") == large_constants(kept, "prefill")
 
 
 def test_pages_are_copied_and_moved(runner):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,10 +21,10 @@ from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, 
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..schedule.primitives.memory import keeps_order
-from ..support.aligned import address
+from ..support.aligned import address, aligned_copy
 from ..support.errors import CompileError
 from ..support.huge_pages import HugePagePool, release_pages
-from ..support.lazy_array import LazyArray
+from ..support.lazy_array import LazyArray, Stored
 from ..support.sizes import current, highest, value_at
 from ..targets.base import Target
 from ..tensor.analysis import VIEWS, source_of
@@ -226,14 +226,18 @@ class _Builder:
         form = None if pack is None else (pack.splits, pack.order, pack.repeats)
         key = (name, t.shape if pack else t.size, form, self.here)
         if key not in self.constant_ids:
-            array = self.graph.constant_value(source)
+            array = self.graph.stored_constant(source)
             if array is None:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
             called, dtype = name if len(name) < 200 else "constant", _array_type(array).dtype
-            array = self.packed(array, t.dims, pack) if pack else np.ascontiguousarray(array)
-            place = key if pack else (address(array), array.nbytes, dtype, self.here)  # one array in two shapes is one
+            place = key
+            if not pack:  # one array in two shapes is one
+                array = array if isinstance(array, LazyArray) else np.ascontiguousarray(array)
+                same: object = array.whole if isinstance(array, LazyArray) else address(array)
+                place = (same, array.nbytes, dtype, self.here)
             if place not in self.constant_ids:
-                self.constants.append(array)
+                array = self.packed(array, t.dims, pack) if pack else self.plain(array)
+                self.constants.append(array)  # type: ignore[arg-type]  # `Package.constants` says who may have lazy ones
                 self.infos.append(TensorInfo(called, array.shape, dtype, self.here))
                 home = ("constant", len(self.constants) - 1)
                 self.constant_ids[place] = self.value(StorageValue(array.nbytes, home=home, device=self.here))
@@ -244,17 +248,28 @@ class _Builder:
                 self.graph.constants.discard(name)
         return self.constant_ids[key]
 
-    def packed(self, array: np.ndarray, shape: tuple[int, ...], pack: Pack) -> np.ndarray:
+    def packed(self, array: Stored, shape: tuple[int, ...], pack: Pack) -> Stored:
         def make() -> np.ndarray:
-            made = pack_array(array.reshape(shape), pack, self.pool)
-            release_pages(array)
+            read = np.asarray(array)
+            made = pack_array(read.reshape(shape), pack, self.pool)
+            release_pages(read)
             return made
 
-        if self.before is not None and not self.lazy:
-            return self.before.array(array, (shape, pack.splits, pack.order, pack.repeats), make)
+        def stored() -> Stored:
+            return LazyArray(packed_shape(shape, pack), array.dtype, make) if self.lazy else make()
 
-        # `Package.constants` says who may have one
-        return LazyArray(packed_shape(shape, pack), array.dtype, make) if self.lazy else make()  # type: ignore[return-value]
+        return self.shared(array, (shape, pack.splits, pack.order, pack.repeats), stored)
+
+    def plain(self, array: Stored) -> Stored:
+        if isinstance(array, np.ndarray):
+            return array
+        whole = array.whole if array.whole.dtype == array.dtype else array.whole.view(array.dtype)
+        return self.shared(array, (), lambda: whole if self.lazy else aligned_copy(whole))
+
+    def shared(self, array: Stored, form: tuple[object, ...], make: Callable[[], Stored]) -> Stored:
+        """What `make` gives, or has given for another entry."""
+        source = array.whole if isinstance(array, LazyArray) else array
+        return make() if self.before is None else self.before.array(source, (array.dtype, *form), make)
 
     def count_uses(self) -> dict[str, int]:
         """How often `constant` will be asked for each symbol."""
@@ -352,7 +367,7 @@ def _info(name: str, t: Type) -> TensorInfo:
     return TensorInfo(name, tuple(value_at(d, typical) for d in t.dims), t.dtype)
 
 
-def _array_type(array: np.ndarray) -> Type:
+def _array_type(array: Stored) -> Type:
     from ..ir.types import from_array
 
     return from_array(array)

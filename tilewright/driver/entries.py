@@ -19,14 +19,21 @@ from ..runtime.constant_pool import ConstantPool
 from ..runtime.entries import MultiExecutable, check_target
 from ..runtime.executable import Executable
 from ..support.errors import UnsupportedError, UsageError
+from ..support.lazy_array import LazyArray
 from ..support.options import Options
 from ..targets.base import find
 from .request import CompileRequest, PackedBefore
-from .service import serve
+from .service import obtain, serve
 
 
 def compile_entries(sources: Mapping[str, Any], options: Options) -> MultiExecutable:
-    """The executable of several models by the names of their entries.
+    """The executable of several models by the names of their entries; errors as of `entry_packages`."""
+    return MultiExecutable(entry_packages(sources, options), options.thread_count)
+
+
+def entry_packages(sources: Mapping[str, Any], options: Options, *, unloaded: bool = False) -> dict[str, Package]:
+    """The packages of several models by the names of their entries, which share constants. unloaded: they are only
+    written (`save_entries`), and their constants are computed as they are (`CompileRequest.unloaded`).
 
     UsageError for names that are none and states that do not fit; UnsupportedError for shapes that are left open
     without ranges, and for targets whose packages have one entry.
@@ -43,17 +50,19 @@ def compile_entries(sources: Mapping[str, Any], options: Options) -> MultiExecut
         own = _options_of(name, options, list(sources))
         if isinstance(front_end := protocol.front_end_of(source), protocol.Tracing):
             source = front_end.trace(source, None, None)  # called with arrays, not as a program of JAX is
-        made = serve(CompileRequest(source, own, keep=False, packed=before))
-        if not isinstance(made, Executable):
+        request = CompileRequest(source, own, keep=False, packed=before, unloaded=unloaded)
+        made = obtain(request, None)[0] if unloaded else serve(request)
+        package = made.package if isinstance(made, Executable) else made
+        if not isinstance(package, Package):
             raise UnsupportedError(
                 f"entry {name!r} leaves shapes open: {'; '.join(map(str, made.inputs))}",
                 stage="import",
                 hint=f"give them: inputs={{'{name}:{made.inputs[0].name}': shape}}",
             )
-        packages[name] = made.package
-        made.package.constants[:] = [pool.share("", c) for c in made.package.constants]
+        packages[name] = package
+        package.constants[:] = [c if isinstance(c, LazyArray) else pool.share("", c) for c in package.constants]
     _check_states(packages, options.states or {})
-    return MultiExecutable(packages, options.thread_count)
+    return packages
 
 
 def _options_of(entry: str, options: Options, entries: list[str]) -> Options:

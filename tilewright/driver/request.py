@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..support.lazy_array import Stored
 from ..support.options import Options
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ class PackedBefore:
 
     def __init__(self) -> None:
         self.layouts: dict[str, Mapping[str, tuple[object, object]]] = {}
-        self._arrays: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
+        self._arrays: dict[tuple[object, ...], tuple[weakref.ref[Stored], Stored]] = {}
 
-    def array(self, source: np.ndarray, form: tuple[object, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
+    def array(self, source: Stored, form: tuple[object, ...], make: Callable[[], Stored]) -> Stored:
         """What `make` gives for this array and form; what it gave before for the same object."""
         key = (id(source), *form)
         known = self._arrays.get(key)

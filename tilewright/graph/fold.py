@@ -13,6 +13,7 @@ from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import Type, type_of
 from ..support.budget import check_time
+from ..support.lazy_array import LazyArray, Stored
 from ..support.sizes import is_open
 from .interpret import evaluate
 from .passes import PassReport, register
@@ -67,11 +68,11 @@ class Fold:
         if not graph.constants.may_grow(made - sum(type_of(v).nbytes for v in last), self.most_bytes):
             return False
         check_time("fold", str(op.location))
-        arrays = evaluate(graph, op, [graph.constant_value(v) for v in operands])
+        arrays = _lazily(graph, name, operands, results) or evaluate(graph, op, [*map(graph.constant_value, operands)])
         hint = (names(op) or [name])[0]
         gone = [_symbol(v.owner.operation) for v in last]
         with ir.InsertionPoint(op):
-            new = [graph.constant(np.asarray(a, order="C"), hint, op.location) for a in arrays]
+            new = [graph.constant(_contiguous(a), hint, op.location) for a in arrays]
         uses.update(s for v in new if (s := _symbol(v.owner.operation)))
         replace(op, new, by="fold")
         for symbol in filter(None, gone):  # at once: the arrays of a long chain must not be there together
@@ -79,6 +80,17 @@ class Fold:
             if not uses[symbol]:
                 graph.constants.discard(symbol)
         return True
+
+
+def _lazily(graph: Graph, name: str, operands: list[ir.Value], results: list[Type]) -> list[Stored] | None:
+    """What an operator makes of a constant that is computed when it is read, without computing it; None where that is
+    not possible."""
+    stored = graph.stored_constant(operands[0]) if name == "reshape" else None
+    return [stored.reshape(results[0].dims)] if isinstance(stored, LazyArray) else None
+
+
+def _contiguous(array: Stored) -> Stored:
+    return array if isinstance(array, LazyArray) else np.asarray(array, order="C")
 
 
 def _symbol(op: ir.Operation) -> str:
@@ -102,11 +114,11 @@ def merge_equal(graph: Graph) -> int:
         if op.name != "tw.constant" or "symbol" not in op.attributes:
             continue
         symbol = ir.StringAttr(op.attributes["symbol"]).value
-        array = graph.constants[symbol]
+        array = graph.constants.stored(symbol)
         # A sample first, so that only likely candidates are read whole.
         key = (array.shape, array.dtype.str, graph.constants.sample(symbol))
         other = first.setdefault(key, symbol)
-        if other != symbol and graph.constants.digest(other) == graph.constants.digest(symbol):
+        if other != symbol and graph.constants.equal(other, symbol):
             op.attributes["symbol"] = ir.StringAttr.get(other)
             merged += 1
     return merged

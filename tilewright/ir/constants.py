@@ -20,6 +20,7 @@ from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
 from ..support.files import replacing
 from ..support.huge_pages import release_pages
+from ..support.lazy_array import LazyArray, Stored
 from ..support.mapped_file import MappedFile, map_file
 from .types import dtype_of
 
@@ -28,7 +29,8 @@ ALIGN = 64
 
 
 class ConstantTable(Mapping[str, np.ndarray]):
-    """Symbol -> read-only array. Symbols are never reused, so passes can share a table.
+    """Symbol -> read-only array. Symbols are never reused, so passes can share a table. A `LazyArray` is computed each
+    time that it is asked for; `stored` gives it as it is.
 
     >>> table = ConstantTable()
     >>> symbol = table.add(np.zeros(3, np.float32), "bias")
@@ -39,7 +41,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def __init__(self) -> None:
         #: the files in which arrays are mapped
         self.files: tuple[MappedFile, ...] = ()
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Stored] = {}
         self._digests: dict[str, str] = {}
         self._samples: dict[str, bytes] = {}
         #: bytes of the arrays before any was folded, and what folding has added to them
@@ -56,6 +58,10 @@ class ConstantTable(Mapping[str, np.ndarray]):
         return made
 
     def __getitem__(self, symbol: str) -> np.ndarray:
+        return np.asarray(self._arrays[symbol])
+
+    def stored(self, symbol: str) -> Stored:
+        """The array, or what computes it."""
         return self._arrays[symbol]
 
     def __iter__(self) -> Iterator[str]:
@@ -64,15 +70,16 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def add(self, array: np.ndarray, hint: str = "c") -> str:
+    def add(self, array: Stored, hint: str = "c") -> str:
         """Store an array under a fresh symbol made from `hint`; the array must not be changed afterwards."""
         dtype_of(array)
         base = "".join(c if c.isalnum() or c in "._-/" else "_" for c in hint) or "c"
         symbol, n = base, 1
         while symbol in self._arrays:
             symbol, n = f"{base}.{n}", n + 1
-        array = array.view()
-        array.flags.writeable = False
+        if isinstance(array, np.ndarray):
+            array = array.view()
+            array.flags.writeable = False
         self._arrays[symbol] = array
         return symbol
 
@@ -88,17 +95,26 @@ class ConstantTable(Mapping[str, np.ndarray]):
     def digest(self, symbol: str) -> str:
         """SHA-256 of the array's bytes, dtype and shape (computed once)."""
         if symbol not in self._digests:
-            a = np.ascontiguousarray(self._arrays[symbol])
+            a = np.ascontiguousarray(self[symbol])
             h = hashlib.sha256(f"{dtype_of(a)}{a.shape}".encode())
             h.update(a.reshape(-1).view(np.uint8).data)
             self._digests[symbol] = h.hexdigest()
-            release_pages(self._arrays[symbol])
+            release_pages(a)
         return self._digests[symbol]
+
+    def equal(self, one: str, other: str) -> bool:
+        """Whether two arrays of one shape and dtype have the same bytes; of a `LazyArray`, whether they are of one."""
+        a, b = self._arrays[one], self._arrays[other]
+        if isinstance(a, LazyArray) or isinstance(b, LazyArray):
+            return getattr(a, "whole", a) is getattr(b, "whole", b)
+        return self.digest(one) == self.digest(other)
 
     def sample(self, symbol: str) -> bytes:
         """A few of the array's elements (read once): most arrays that differ, differ in them."""
         if symbol not in self._samples:
             a = self._arrays[symbol]
+            if isinstance(a, LazyArray):
+                return str(id(a.whole)).encode()
             starts = range(0, a.size, max(1, a.size // 8))  # each place of a file that is read is a page of it
             self._samples[symbol] = b"".join(a.flat[i : i + 8].tobytes() for i in starts)
             release_pages(a)
@@ -126,7 +142,7 @@ class ConstantTable(Mapping[str, np.ndarray]):
         text += b" " * (-(len(text) + 16) % ALIGN)
         with replacing(path) as f:
             f.write(MAGIC + struct.pack("<Q", len(text)) + text)
-            for a in self._arrays.values():
+            for a in self.values():
                 f.write(np.ascontiguousarray(a).reshape(-1).view(np.uint8).data)
                 f.write(b"\0" * (-a.nbytes % ALIGN))
 

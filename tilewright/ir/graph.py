@@ -12,6 +12,7 @@ from torch_mlir import ir
 
 from ..support.dtypes import NUMPY
 from ..support.errors import ModelError
+from ..support.lazy_array import LazyArray, Stored
 from ..support.notebook import NotebookText, fragment
 from ..support.numbers import count
 from . import dialect
@@ -94,31 +95,35 @@ class Graph:
 
     # ---- constants ----
 
-    def constant(
-        self, array: np.ndarray | np.generic, hint: str = "c", location: ir.Location | None = None
-    ) -> ir.Value:
+    def constant(self, array: Stored | np.generic, hint: str = "c", location: ir.Location | None = None) -> ir.Value:
         """Append a `tw.constant` holding `array` at the current insertion point."""
-        array = np.asarray(array)
+        if not isinstance(array, LazyArray) or array.size <= INLINE_ELEMENTS:
+            array = np.asarray(array)
         return self.constant_like(
             array, None if array.size <= INLINE_ELEMENTS else self.constants.add(array, hint), location
         )
 
     def constant_like(
-        self, array: np.ndarray, symbol: str | None, location: ir.Location | None = None, *, signless_ints: bool = False
+        self, array: Stored, symbol: str | None, location: ir.Location | None = None, *, signless_ints: bool = False
     ) -> ir.Value:
         """Append a `tw.constant`: a reference to `symbol`, or the values themselves where symbol is None."""
         t = from_array(array)
         mlir_type = t.mlir(signless_ints=signless_ints)
-        attrs = {"symbol": ir.StringAttr.get(symbol)} if symbol else {"value": dense(array, mlir_type)}
+        attrs = {"symbol": ir.StringAttr.get(symbol)} if symbol else {"value": dense(np.asarray(array), mlir_type)}
         return ir.Operation.create("tw.constant", results=[mlir_type], attributes=attrs, loc=location).results[0]
 
     def constant_value(self, value: ir.Value | None) -> np.ndarray | None:
         """The array behind a value made by `tw.constant`, None for every other value."""
+        stored = self.stored_constant(value)
+        return None if stored is None else np.asarray(stored)
+
+    def stored_constant(self, value: ir.Value | None) -> Stored | None:
+        """As `constant_value`; an array that is computed when it is read, as it is."""
         if value is None or isinstance(value.owner, ir.Block) or value.owner.name != "tw.constant":
             return None
         attrs = value.owner.attributes
         if "symbol" in attrs:
-            return self.constants[ir.StringAttr(attrs["symbol"]).value]
+            return self.constants.stored(ir.StringAttr(attrs["symbol"]).value)
         return from_dense(attrs["value"], type_of(value))
 
     def operations(self) -> Iterator[ir.Operation]:

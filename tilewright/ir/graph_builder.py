@@ -10,6 +10,7 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from ..support.lazy_array import Stored
 from . import dialect
 from .context import use
 from .graph import Graph
@@ -96,7 +97,7 @@ class Maker:
             self.inputs.append(self.graph.block.add_argument(t.mlir(), ir.Location.name(name)))
         return self.inputs[-1]
 
-    def constant(self, array: np.ndarray | np.generic, name: str = "c") -> ir.Value:
+    def constant(self, array: Stored | np.generic, name: str = "c") -> ir.Value:
         """A tensor with these elements; the array is not copied."""
         with use(), ir.InsertionPoint(self.block):
             return self.graph.constant(array, name, ir.Location.name(name))

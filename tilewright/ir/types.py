@@ -21,6 +21,7 @@ from ..support.dtypes import DTYPES, TYPES, UNSIGNED
 from ..support.dtypes import FLOATS as FLOATS
 from ..support.dtypes import NUMPY as NUMPY
 from ..support.errors import OpError
+from ..support.lazy_array import Stored
 from ..support.sizes import Undecided, current, decode, lowest, too_large
 
 #: bytes of the largest tensor, dimensions that arrays of NumPy have at most
@@ -38,7 +39,7 @@ def numpy_dtype(dtype: str) -> np.dtype:
     return NUMPY[dtype]
 
 
-def dtype_of(array: np.ndarray) -> str:
+def dtype_of(array: Stored) -> str:
     """The dtype string of an array; ValueError for dtypes that have none (strings, objects, complex)."""
     try:
         return DTYPES[array.dtype.newbyteorder("=") if array.dtype.byteorder == ">" else array.dtype]
@@ -200,5 +201,5 @@ def _known_type(t: ir.Type) -> Type:
     return Type(*_parts(t))
 
 
-def from_array(array: np.ndarray) -> Type:
+def from_array(array: Stored) -> Type:
     return Type(array.shape, dtype_of(array))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch_mlir import ir
 
     from ..ir.graph import Graph
-    from ..runtime.entries import MultiExecutable
+    from ..program.package import Package
     from ..support.options import Options
     from .plan import Hook, ModelPlan
 
@@ -115,10 +115,16 @@ def _logits(step: DecoderStep, hidden: ir.Value) -> ir.Value:
 
 
 def compiled(
-    model: DecoderModel, weights: Mapping[str, Any], plan: ModelPlan, options: Options, progress: Hook | None = None
-) -> MultiExecutable:
-    """The entries "decode" and "prefill" of a model; see `program.compile_model`."""
-    from ..driver.entries import compile_entries
+    model: DecoderModel,
+    weights: Mapping[str, Any],
+    plan: ModelPlan,
+    options: Options,
+    progress: Hook | None = None,
+    *,
+    unloaded: bool = False,
+) -> dict[str, Package]:
+    """The entries "decode" and "prefill" of a model; see `program.compile_model`, and `entry_packages`."""
+    from ..driver.entries import entry_packages
 
     report = progress or (lambda stage, part: None)
     report("reading the model", 0.05)
@@ -140,12 +146,12 @@ def compiled(
     }
     options = replace(options, inputs=inputs, states={n: f"next:{n}" for n in states})
     report("compiling", 0.1)
-    made = compile_entries(dict.fromkeys(plan.dims(), graph), options)
+    made = entry_packages(dict.fromkeys(plan.dims(), graph), options, unloaded=unloaded)
     limits = ModelLimits(
         model.vocabulary, plan.page_length, plan.pages, plan.snapshots if model.recurrent else 0, plan.tokens,
         plan.sequences, plan.context,
     )  # fmt: skip
-    made.entry("decode").package.report[REPORT] = {
+    made["decode"].report[REPORT] = {
         "architecture": model.architecture,
         "limits": asdict(limits),
         "snapshots": model.snapshots(plan.pool),

@@ -20,16 +20,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..driver.package_cache import deciding, keeps
+from ..program.package import load_entries, open_package, save_entries
 from ..runtime.entries import MultiExecutable
 from ..runtime.load import load
+from ..support.aligned import aligned_copy
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
 from ..support.options import Options, get
+from ..targets import base
 from .batch import Batch, ModelLimits, StepResult
 from .plan import DECODE_TOKENS, REPORT, Hook, ModelPlan, ModelSource
 
 if TYPE_CHECKING:
+    from ..program.package import Package
     from .config import DecoderModel
 
 #: part of every key of the cache; another one for another form of the programs
@@ -160,7 +164,7 @@ def compile_model(
     UnsupportedError for weights that nothing reads."""
     from .decoder import compiled
 
-    return CompiledRunner(compiled(model, weights, plan, options, progress))
+    return CompiledRunner(MultiExecutable(compiled(model, weights, plan, options, progress), options.thread_count))
 
 
 def load_model(
@@ -205,10 +209,14 @@ def load_model(
         report("ready", 1.0)
         return found
     model, weights = source.read()
-    runner = compile_model(model, weights, plan, options, progress)
-    if place is not None:
+    if place is None:
+        runner = compile_model(model, weights, plan, options, progress)
+    else:
+        from .decoder import compiled
+
+        packages = compiled(model, weights, plan, options, progress, unloaded=True)
         report("keeping the program", 0.95)
-        runner = _keep(runner, place, threads)
+        runner = _keep(packages, place, options)
     report("ready", 1.0)
     return runner
 
@@ -256,17 +264,20 @@ def _kept(place: Path, threads: int | None) -> CompiledRunner | None:
     return CompiledRunner(executable) if isinstance(executable, MultiExecutable) else None
 
 
-def _keep(runner: CompiledRunner, place: Path, threads: int | None) -> CompiledRunner:
-    """The program from the file where it is kept from now on, whose weights are mapped; as it is where nothing can be
-    written."""
-    with suppress(OSError, UsageError):
+def _keep(packages: dict[str, Package], place: Path, options: Options) -> CompiledRunner:
+    """The program from the file where it is kept from now on, whose weights are mapped; in memory where nothing can be
+    written. The packages' weights are computed as they are written (`entry_packages`)."""
+    with suppress(OSError, UsageError, PackageError):
         if own_folder(place.parent, get("TILEWRIGHT_CACHE")):
-            runner.save(place)
+            save_entries(packages, place)
             trim(place.parent, 1, max(get("TILEWRIGHT_PACKAGES_SIZE"), 2 * place.stat().st_size))
-            if (kept := _kept(place, threads)) is not None:
-                runner.close()
-                return kept
-    return runner
+            written = load_entries(open_package(place), base.check, written=True)
+            return CompiledRunner(MultiExecutable(written, options.thread_count))
+    stored = {id(c): c for p in packages.values() for c in p.constants}
+    made = {key: aligned_copy(c) for key, c in stored.items()}
+    for package in packages.values():
+        package.constants[:] = [made[id(c)] for c in package.constants]
+    return CompiledRunner(MultiExecutable(packages, options.thread_count))
 
 
 __all__ = ["CompiledRunner", "ModelPlan", "ModelSource", "compilations", "compile_model", "load_model", "source_of"]

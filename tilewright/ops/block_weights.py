@@ -3,12 +3,16 @@ points and minima."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ..support.huge_pages import copy_released, scratch_empty
+from ..support.lazy_array import LazyArray, Stored
 from .block_quantized import BLOCKS, dequantized, packed
 
 #: bits that weights of integers are kept in
@@ -17,6 +21,8 @@ BITS = (2, 4, 8)
 LARGEST_BLOCK = 256
 #: the part of a row that may be added so that blocks fill it
 PADDING = 1 / 8
+#: fields of `BlockWeights` that are arrays
+FIELDS = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +33,7 @@ class BlockWeights:
     words: ui32 [N, B, block * bits / 32], as `packed` makes them of the codes q. d is `scale` (floats [N, B]; f8E8M0FNU
     too); with `inner` (i8, ui8 or f8E4M3FN [N, B]) it is of two levels, ``scale[n, b // (B / S)] * inner[n, b]`` with
     scale [N, S]. m is `minimum` in the same way, with `inner_minimum`; None for 0. zero: ui8 or floats [N, B].
+    make: computes the weights, where the arrays are `LazyArray`s (`BlockWeights.lazy`).
 
     >>> codes = np.arange(16, dtype=np.uint8).reshape(1, 16)
     >>> w = BlockWeights.of_codes(codes, 4, 16, np.full((1, 1), 0.5, np.float16))
@@ -34,16 +41,17 @@ class BlockWeights:
     [-4.0, -3.5, -3.0]
     """
 
-    words: np.ndarray
-    scale: np.ndarray
-    zero: np.ndarray | None
+    words: Any
+    scale: Any
+    zero: Any
     bits: int
     block: int
-    inner: np.ndarray | None = None
-    minimum: np.ndarray | None = None
-    inner_minimum: np.ndarray | None = None
+    inner: Any = None
+    minimum: Any = None
+    inner_minimum: Any = None
     offset: int = -1
     table: tuple[int, ...] = ()
+    make: Callable[[], BlockWeights] | None = None
 
     @staticmethod
     def of_codes(codes: np.ndarray, bits: int, block: int, scale: np.ndarray, **more: Any) -> BlockWeights:
@@ -51,15 +59,33 @@ class BlockWeights:
         numbers = np.ascontiguousarray(codes, np.uint8).reshape(len(codes), -1, block)
         return BlockWeights(packed(numbers, bits), scale, more.pop("zero", None), bits, block, **more)
 
+    @staticmethod
+    def lazy(like: BlockWeights, rows: int, make: Callable[[], BlockWeights]) -> BlockWeights:
+        """So many rows that `make` computes, in the form of other weights. Their arrays are read one after the other,
+        and computed together once for that."""
+        made = _Once(make)
+        fields = {n: partial(made.array, n) for n in like.arrays}
+        later = {n: LazyArray((rows, *a.shape[1:]), a.dtype, fields[n]) for n, a in like.arrays.items()}
+        return replace(like, **later, make=make)  # type: ignore[arg-type]
+
+    def read(self) -> BlockWeights:
+        """The weights with arrays in memory."""
+        return self if self.make is None else self.make()
+
+    @property
+    def arrays(self) -> dict[str, Stored]:
+        """The arrays that there are, by the names of their fields."""
+        return {n: a for n in FIELDS if (a := getattr(self, n)) is not None}
+
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K)"""
         return self.words.shape[0], self.words.shape[1] * self.block
 
     @property
-    def operands(self) -> tuple[np.ndarray | None, ...]:
+    def operands(self) -> tuple[Stored | None, ...]:
         """What `BlockMatmul` takes behind x."""
-        return self.words, self.scale, self.zero, self.inner, self.minimum, self.inner_minimum
+        return tuple(getattr(self, n) for n in FIELDS)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -72,21 +98,49 @@ class BlockWeights:
 
     def dequantized(self, dtype: type = np.float32) -> np.ndarray:
         """The weights [N, K]; each operation is rounded to `dtype`."""
-        return dequantized(self.words, self.scale, *self.operands[2:], **self.attributes, dtype=dtype)
+        return dequantized(*self.read().operands, **self.attributes, dtype=dtype)
 
     @staticmethod
     def joined(parts: Sequence[BlockWeights]) -> BlockWeights | None:
-        """Weights below each other, along N; None if they are not of one form."""
+        """Weights below each other, along N, `lazy` if they are several; None if they are not of one form."""
         first = parts[0]
         for p in parts[1:]:
             forms = [[None if a is None else (a.dtype, a.shape[1:]) for a in w.operands] for w in (first, p)]
             if forms[0] != forms[1] or first.attributes != p.attributes:
                 return None
-        names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
-        made: dict[str, Any] = {
-            n: np.concatenate([getattr(p, n) for p in parts]) for n in names if getattr(first, n) is not None
-        }
-        return replace(first, **made)
+        rows = sum(p.shape[0] for p in parts)
+
+        def make() -> BlockWeights:
+            shapes = {n: ((rows, *a.shape[1:]), a.dtype) for n, a in first.arrays.items()}
+            made: dict[str, Any] = {n: scratch_empty(*s) for n, s in shapes.items()}
+            at = 0
+            for p in parts:
+                read = p.read()
+                for n, a in made.items():
+                    copy_released(getattr(read, n), a[at : at + p.shape[0]])
+                at += p.shape[0]
+            return replace(first, **made, make=None)
+
+        return first if len(parts) == 1 else BlockWeights.lazy(first, rows, make)
+
+
+class _Once:
+    """What a function gives, kept until another one of these is called."""
+
+    last: ClassVar[weakref.ref[_Once] | None] = None
+
+    def __init__(self, make: Callable[[], BlockWeights]) -> None:
+        self.make = make
+        self.value: BlockWeights | None = None
+
+    def array(self, name: str) -> np.ndarray:
+        made = self.value
+        if made is None:
+            if _Once.last is not None and (other := _Once.last()) is not None:
+                other.value = None
+            made = self.value = self.make()
+            _Once.last = weakref.ref(self)
+        return np.asarray(getattr(made, name))
 
 
 def ordered(numbers: np.ndarray, bits: int) -> np.ndarray:

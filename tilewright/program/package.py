@@ -34,6 +34,7 @@ import numpy as np
 from .. import __version__
 from ..support.errors import PackageError, UsageError
 from ..support.files import replacing, written
+from ..support.huge_pages import release_pages
 from ..support.limits import usable_cores
 from ..support.mapped_file import MappedFile, map_file
 from ..support.mapped_file import check as check_files
@@ -182,6 +183,7 @@ def _weight_bytes(constants: Sequence[np.ndarray]) -> Iterator[memoryview | byte
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         yield flat.data
         yield b"\0" * (-flat.nbytes % ALIGN)
+        release_pages(flat)
 
 
 def _write_section(f: IO[bytes], pieces: Iterable[memoryview | bytes]) -> dict[str, object]:

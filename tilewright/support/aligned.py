@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import TilewrightError
 from .huge_pages import copy_released
+from .lazy_array import Stored
 
 #: bytes: the arena, the constants, the scratch and all but small outputs that we allocate begin at a multiple of this
 ALIGN = 64
@@ -34,7 +35,7 @@ def uninitialized(size: int) -> np.ndarray:
         raise TilewrightError(f"a run needs {size:,} bytes at once, which this machine does not have") from None
 
 
-def aligned_copy(array: np.ndarray) -> np.ndarray:
+def aligned_copy(array: Stored) -> np.ndarray:
     """The array itself if it is C-contiguous and aligned to 64 bytes, else such a copy; also of a `LazyArray`."""
     computed = not isinstance(array, np.ndarray)  # in memory that the next one may take
     array = np.asarray(array)

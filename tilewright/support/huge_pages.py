@@ -1,11 +1,15 @@
-"""Huge pages for constants, and release (`madvise`) of the pages that memory-mapped files were read into."""
+"""Memory for large arrays: huge pages for constants; files for very large ones that are needed for a moment; release
+(`madvise`) of the pages that memory-mapped files were read into."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import tempfile
 
 import numpy as np
+
+from .options import get
 
 #: bytes copied before their pages are given back
 CHUNK = 4 << 20
@@ -14,6 +18,8 @@ CHUNK = 4 << 20
 HUGE, REGION = 2 << 20, 64 << 20
 #: constants lie at multiples of this
 ALIGN = 64
+#: bytes from which an array that is needed for a moment is in a file, whose pages the system can write out
+LARGE = 96 << 20
 
 
 class HugePagePool:
@@ -21,7 +27,7 @@ class HugePagePool:
 
     Reading weights goes through many pages, each of which the processor must find first: with pages of 2 MB instead of
     4 KB it has them at hand. What of a region is not used is never touched, and takes no memory. With `reused` there is
-    memory for one array at a time: each lies where the one before it was.
+    memory for one array at a time: each lies where the one before it was; very large ones as in `scratch_region`.
 
     >>> a, b = (HugePagePool().empty((3, 5), np.float32) for _ in range(2))
     >>> a.shape, a.ctypes.data % 64
@@ -37,7 +43,7 @@ class HugePagePool:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         size = -(-max(nbytes, 1) // ALIGN) * ALIGN
         if size > self._free.size:
-            self._free, _ = zeroed_region(max(size, REGION))
+            self._free = scratch_region(size) if self._reused else zeroed_region(max(size, REGION))[0]
         taken = self._free[:nbytes]
         if not self._reused:
             self._free = self._free[size:]
@@ -54,6 +60,26 @@ def zeroed_region(size: int) -> tuple[np.ndarray, mmap.mmap]:
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.__array_interface__["data"][0] % HUGE
     return whole[start : start + size], memory
+
+
+def scratch_region(size: int) -> np.ndarray:
+    """Zeroed bytes for a moment; many of them in a file without a name, beside the cache, where that is possible."""
+    if size >= LARGE:
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=_folder()) as file:
+            file.truncate(size)
+            return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+    return zeroed_region(max(size, REGION))[0]
+
+
+def scratch_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array for a moment, its elements unspecified; see `scratch_region`."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.empty(shape, dtype) if size < LARGE else scratch_region(size).view(dtype).reshape(shape)
+
+
+def _folder() -> str | None:
+    folder = get("TILEWRIGHT_CACHE")
+    return str(folder) if folder.is_dir() else None
 
 
 def release_pages(array: np.ndarray) -> None:

@@ -12,12 +12,12 @@ No data is copied: the new constant is a transposed view until its reader packs 
 
 from __future__ import annotations
 
-import numpy as np
 from torch_mlir import ir
 
 from ..ir.context import use
 from ..ir.graph import Graph
 from ..ir.types import type_of
+from ..support.lazy_array import Stored
 from .analysis import VIEWS
 
 
@@ -45,14 +45,14 @@ def fold_constants(graph: Graph) -> int:
     return folded
 
 
-def _value(graph: Graph, op: ir.Operation) -> np.ndarray | None:
+def _value(graph: Graph, op: ir.Operation) -> Stored | None:
     """The array an operation makes of a constant without arithmetic; None if it is something else."""
     if op.name in VIEWS:
-        array = graph.constant_value(op.operands[0])
+        array = graph.stored_constant(op.operands[0])
         return None if array is None else array.reshape(type_of(op.results[0]).dims)
     if op.name != "linalg.generic" or len(op.operands) != 2:
         return None
-    array = graph.constant_value(op.operands[0])
+    array = graph.stored_constant(op.operands[0])
     if array is None or not _is_copy(op):
         return None
     source, target = (ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"]))

@@ -98,7 +98,7 @@ def _lower_op(graph: Graph, op: ir.Operation, values: dict[ir.Value, Tensor], di
     if name == "constant":
         t = type_of(op.results[0])
         symbol = ir.StringAttr(op.attributes["symbol"]).value if "symbol" in op.attributes else None
-        array = graph.constants[symbol] if symbol else from_dense(op.attributes["value"], t)
+        array = graph.constants.stored(symbol) if symbol else from_dense(op.attributes["value"], t)
         if t.dtype in NARROW and symbol:  # from here on its codes
             array = array.view(np.int8)
             symbol = graph.constants.add(array, symbol)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops.block_weights import BlockWeights
-from ...support.huge_pages import release_pages
+from ...support.huge_pages import release_pages, scratch_empty
 
 if TYPE_CHECKING:
     from .reader import GgufTensor
@@ -25,16 +25,13 @@ CHUNK = 1 << 18
 #: numbers of a block with two levels of scales
 SUPER = 256
 
-#: fields of `BlockWeights` that are arrays
-FIELDS = ("words", "scale", "inner", "minimum", "inner_minimum")
-
 #: what `_Kind.unpack` gives, by the names of the fields of `BlockWeights`; "codes" ui8
 Fields = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """unpack: blocks ui8 [n, blocks, bytes] -> fields [n, blocks, ...]."""
+    """unpack: blocks ui8 [n, blocks, bytes] -> fields [n, blocks, ...]. varies: their types depend on what is read."""
 
     unpack: Callable[[np.ndarray], Fields]
     bits: int
@@ -42,33 +39,38 @@ class _Kind:
     offset: int = -1
     table: tuple[int, ...] = ()
     constant: dict[str, Any] = field(default_factory=dict)
+    varies: bool = False
 
 
 def block_weights_of(tensor: GgufTensor) -> BlockWeights | None:
-    """Weights [N, K] (further dimensions are taken as rows) in the form that kernels read; None for types that are not
-    quantized by block.
-
-    Memory beside the result: a few megabytes.
-    """
+    """Weights [N, K] (further dimensions are taken as rows) in the form that kernels read, unpacked when they are read
+    (`BlockWeights.lazy`); None for types that are not quantized by block."""
     if (kind := _kinds().get(tensor.kind)) is None:
         return None
+    if len(tensor.shape) != 2:
+        data = tensor.rows(0, tensor.shape[0]).reshape(-1, tensor.data.shape[-1])
+        tensor = replace(tensor, shape=(len(data), tensor.shape[-1]), data=data, order=None)
+    rows = tensor.shape[0]
+    like = _of_rows(kind, tensor, 0, rows if kind.varies else 1)
+    return BlockWeights.lazy(like, rows, partial(_of_rows, kind, tensor, 0, rows))
+
+
+def _of_rows(kind: _Kind, tensor: GgufTensor, first: int, last: int) -> BlockWeights:
+    """Memory beside the result: a few megabytes."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     size, bytes_ = GGML_QUANT_SIZES[GGMLQuantizationType[tensor.kind]]
     k = tensor.shape[-1]
-    rows = tensor.data.reshape(-1, k // size, bytes_)
     step = max(CHUNK // k, 1)
-    part = _unpacked(kind, np.asarray(rows[:step]), k)
-    made: dict[str, Any] = {
-        f: np.empty((len(rows), *a.shape[1:]), a.dtype) for f in FIELDS if (a := getattr(part, f)) is not None
-    }
-    for i in range(0, len(rows), step):
-        part = part if i == 0 else _unpacked(kind, np.asarray(rows[i : i + step]), k)
-        for name in made:
-            new = getattr(part, name)
-            if new.dtype != made[name].dtype:  # scales of MXFP4
+    made: dict[str, Any] = {}
+    for i in range(first, last, step):
+        part = _unpacked(kind, tensor.rows(i, min(i + step, last)).reshape(-1, k // size, bytes_), k)
+        for name, new in part.arrays.items():
+            if name not in made:
+                made[name] = scratch_empty((last - first, *new.shape[1:]), new.dtype)
+            elif new.dtype != made[name].dtype:  # scales of MXFP4
                 made[name] = made[name].astype(np.float32)
-            made[name][i : i + step] = new
+            made[name][i - first : i - first + len(new)] = new
     release_pages(tensor.data)
     return replace(part, **made)
 
@@ -346,7 +348,7 @@ def _kinds() -> dict[str, _Kind]:
         "TQ2_0": _Kind(_tq2_0, 2, SUPER, 1),
         "IQ4_NL": _Kind(_q4_0, 4, 32, table=table(quants.IQ4_NL)),
         "IQ4_XS": _Kind(_iq4_xs, 4, 32, table=table(quants.IQ4_NL)),
-        "MXFP4": _Kind(_mxfp4, 4, 32, table=table(quants.MXFP4)),
+        "MXFP4": _Kind(_mxfp4, 4, 32, table=table(quants.MXFP4), varies=True),
         "NVFP4": _Kind(_nvfp4, 4, 16, table=table(quants.NVFP4), constant={"scale": np.float32(0.5)}),
         "IQ2_XXS": _Kind(_iq2_xxs, 4, 32, table=iq2),
         "IQ2_XS": _Kind(_iq2_xs, 4, 16, table=iq2),

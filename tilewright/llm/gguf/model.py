@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,11 @@ import numpy as np
 
 from ...ops.block_weights import BlockWeights
 from ...support.errors import ModelError, UnsupportedError
+from ...support.lazy_array import LazyArray
 from ..architectures import find as find_architecture
 from ..config import DecoderModel
 from .architectures import GgufArchitecture, find
-from .blocks import FIELDS, block_weights_of
+from .blocks import block_weights_of
 from .reader import GgufFile, GgufTensor, read_gguf
 
 #: a factor of all of a tensor
@@ -83,8 +84,14 @@ def weights_of(file: GgufFile, architecture: GgufArchitecture, config: dict[str,
         scale = file.tensors.get(name.removesuffix(".weight") + SCALE)
         parts = architecture.rows(to, config)
         taken = {to: tensor} if parts is None else {part: _rows(tensor, rows) for part, rows in parts.items()}
+        factor = None if scale is None else scale.array()
         for part, its in taken.items():
-            made |= _weight(architecture, part, its, None if scale is None else scale.array())
+            if ".experts." not in part:
+                made[part] = _weight(architecture, part, its, factor)
+                continue
+            name, last = part.removesuffix(".weight").rsplit(".", 1)
+            for i, (own, by) in enumerate(_experts(its, factor)):
+                made[f"{name}.{i}.{last}.weight"] = _weight(architecture, part, own, by)
     if unknown:
         more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
         raise UnsupportedError(
@@ -102,12 +109,20 @@ def _rows(tensor: GgufTensor, rows: np.ndarray) -> GgufTensor:
     """Some rows of a tensor, in this order."""
     if rows.max(initial=-1) >= tensor.shape[0]:
         raise ModelError(f"tensor {tensor.name!r} has {tensor.shape[0]} rows, not {len(rows)}", stage="import")
-    data = tensor.data.reshape(tensor.shape[0], -1)[rows]
-    whole = (len(rows), *tensor.data.shape[1:]) if len(tensor.shape) > 1 else (-1,)
-    return replace(tensor, shape=(len(rows), *tensor.shape[1:]), data=data.reshape(whole))
+    if len(tensor.shape) > 1:
+        return replace(tensor, shape=(len(rows), *tensor.shape[1:]), order=rows)
+    data = tensor.data.reshape(tensor.shape[0], -1)[rows].reshape(-1)
+    return replace(tensor, shape=(len(rows),), data=data)
 
 
-def _weight(architecture: GgufArchitecture, to: str, tensor: GgufTensor, scale: np.ndarray | None) -> dict[str, Any]:
+def _experts(tensor: GgufTensor, scale: np.ndarray | None) -> Iterator[tuple[GgufTensor, np.ndarray | None]]:
+    """The tensor of each expert, of those of all, and its part of the scale."""
+    for i in range(tensor.shape[0]):
+        own = replace(tensor, shape=tensor.shape[1:], data=tensor.data[i])
+        yield own, None if scale is None else np.resize(scale, tensor.shape[0])[i : i + 1]
+
+
+def _weight(architecture: GgufArchitecture, to: str, tensor: GgufTensor, scale: np.ndarray | None) -> Any:
     parts = to.split(".")
     weight: Any = None
     if len(tensor.shape) > 1 and parts[-2] not in FLOAT:
@@ -118,36 +133,25 @@ def _weight(architecture: GgufArchitecture, to: str, tensor: GgufTensor, scale: 
     norm = parts[-2] in ("before", "after", "norm") or parts[-2].endswith("_norm")
     if architecture.norm_offset and norm and not re.fullmatch(architecture.own_norms, to):
         weight = weight - np.float32(architecture.norm_offset)
-    if ".experts." in to:
-        return _experts(to, weight, tensor.shape[0])
     for suffix, shaped in SHAPED.items():
         if to.endswith(suffix):
             weight = shaped(weight)
-    return {to: weight}
+    return weight
 
 
 def _scaled(weight: Any, scale: np.ndarray) -> Any:
-    """Times one number, or one a row of the first dimension."""
-    rows = weight.words.shape[0] if isinstance(weight, BlockWeights) else weight.shape[0]
-    each = np.repeat(scale.reshape(-1, 1), rows // scale.size, 0)
+    """Times one number."""
     if not isinstance(weight, BlockWeights):
-        return weight * each.reshape(-1, *[1] * (weight.ndim - 1))
-    minimum = None if weight.minimum is None else weight.minimum.astype(np.float32) * each
-    return replace(weight, scale=weight.scale.astype(np.float32) * each, minimum=minimum)
+        return weight * scale
 
+    def make() -> BlockWeights:
+        read = weight.read()
+        minimum = None if read.minimum is None else read.minimum.astype(np.float32) * scale
+        return replace(read, scale=read.scale.astype(np.float32) * scale, minimum=minimum)
 
-def _experts(to: str, weight: Any, count: int) -> dict[str, Any]:
-    """The weights of each expert, of those of all."""
-    name, part = to.removesuffix(".weight").rsplit(".", 1)
-    return {f"{name}.{i}.{part}.weight": _expert(weight, i, count) for i in range(count)}
-
-
-def _expert(weight: Any, i: int, count: int) -> Any:
-    if not isinstance(weight, BlockWeights):
-        return weight[i]
-    rows = weight.words.shape[0] // count
-    arrays = {f: a[i * rows : (i + 1) * rows] for f in FIELDS if (a := getattr(weight, f)) is not None}
-    return replace(weight, **arrays)
+    floats = {n: LazyArray(a.shape, np.dtype(np.float32), a.make) for n, a in weight.arrays.items()}
+    like: dict[str, Any] = {n: a for n, a in floats.items() if n in ("scale", "minimum")}
+    return BlockWeights.lazy(replace(weight, **like), weight.shape[0], make)
 
 
 __all__ = ["GgufSource", "weights_of"]

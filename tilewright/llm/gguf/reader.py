@@ -33,25 +33,31 @@ PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 @dataclass(frozen=True, eq=False)
 class GgufTensor:
     """kind: name of the type, as "Q4_K". shape: the slowest dimension first. data: bytes [..., bytes of a row], a view
-    of the file."""
+    of the file. order: the rows of the first dimension that it is made of; None: all as they lie."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     data: np.ndarray
+    order: np.ndarray | None = None
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """The bytes of some rows of the first dimension."""
+        return np.asarray(self.data[first:last] if self.order is None else self.data[self.order[first:last]])
 
     def array(self) -> np.ndarray:
         """The tensor as it lies in the file, of a plain type or bf16; as f32 what is quantized."""
+        data = self.data if self.order is None else self.rows(0, len(self.order))
         if self.kind in PLAIN:
-            return self.data.view(PLAIN[self.kind])
+            return data.view(PLAIN[self.kind])
         if self.kind == "BF16":
             from ml_dtypes import bfloat16
 
-            return self.data.view(bfloat16)
+            return data.view(bfloat16)
         from gguf import GGMLQuantizationType, dequantize
 
         with np.errstate(over="ignore", invalid="ignore"):
-            return dequantize(np.asarray(self.data), GGMLQuantizationType[self.kind])
+            return dequantize(np.asarray(data), GGMLQuantizationType[self.kind])
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ...ops.block_experts import COLUMNS
 from ...ops.block_weights import BlockWeights
-from .linear import block_operands, byte_rows, linear
+from .linear import below, block_operands, byte_rows, linear
 from .mlp import Mlp, activated
 
 if TYPE_CHECKING:
@@ -137,7 +136,9 @@ class Experts:
             return make("expert_matmul", x, make.constant(experts.weight(joined), place), starts, rows, place=place)
         parts = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
         if not isinstance(parts[0][0], BlockWeights):
-            return make("expert_matmul", x, make.constant(stacked(parts), place), starts, rows, place=place)
+            flat = below([w for p in parts for w in p])
+            whole = flat.reshape((count, flat.shape[0] // count, flat.shape[1]))
+            return make("expert_matmul", x, make.constant(whole, place), starts, rows, place=place)
         columns = sum(w.shape[0] for w in parts[0])
         padding = -columns % COLUMNS
         whole = BlockWeights.joined([w for p in parts for w in (*p, *([nothing(p[0], padding)] if padding else []))])
@@ -151,22 +152,10 @@ class Experts:
         return make("split", y, sizes=(columns, padding), axis=1)[0] if padding else y
 
 
-def stacked(parts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """The weights of each expert [N, K], which are in parts along N, as one array [experts, N, K]."""
-    first = parts[0]
-    out = np.empty((len(parts), sum(w.shape[0] for w in first), first[0].shape[1]), first[0].dtype)
-    for own, each in zip(out, parts, strict=True):
-        np.concatenate(each, out=own)
-    return out
-
-
 def nothing(like: BlockWeights, rows: int) -> BlockWeights:
     """So many rows of zeros, of the form of other weights."""
-    names = ("words", "scale", "zero", "inner", "minimum", "inner_minimum")
-    zeros: dict[str, Any] = {
-        n: np.zeros((rows, *a.shape[1:]), a.dtype) for n in names if (a := getattr(like, n)) is not None
-    }
-    return replace(like, **zeros)
+    zeros: dict[str, Any] = {n: np.zeros((rows, *a.shape[1:]), a.dtype) for n, a in like.arrays.items()}
+    return replace(like, **zeros, make=None)
 
 
 __all__ = ["Experts", "Router"]

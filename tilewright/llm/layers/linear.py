@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...codegen.kernel_info import pack_array
+from ...codegen.kernel_info import pack_array, packed_shape
 from ...ir.types import numpy_dtype, type_of
 from ...ops.block_weights import BlockWeights
 from ...schedule.nest import Pack
+from ...support.huge_pages import HugePagePool, copy_released, release_pages, scratch_empty
+from ...support.lazy_array import LazyArray, Stored
 
 #: columns of a tile of weights
 TILE = 64
@@ -41,13 +43,33 @@ def linear(
     if isinstance(weights[0], BlockWeights):
         out = _block_products(make, x, weights, place, precision != "f32")
         return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
-    joined = weights[0] if len(weights) == 1 else np.concatenate(weights)
+    joined = weights[0] if len(weights) == 1 else below(weights)
     if (precision == "bf16" and joined.dtype != np.float16) or (precision == "auto" and joined.dtype == BF16):
-        x, joined = make("cast", x, to="bf16"), joined.astype(numpy_dtype("bf16"), copy=False)
+        x, joined = make("cast", x, to="bf16"), of_type(joined, BF16)
     w = make.constant(joined, place or "w")
     attributes = {} if type_of(w).dtype == "f32" else {"dtype": "f32"}
     out = make("einsum", x, w, equation="mk,nk->mn", place=place, **attributes)
     return out if bias is None else make("add", out, make.constant(np.asarray(bias, np.float32), f"{place}.bias"))
+
+
+def below(weights: Sequence[Stored]) -> Stored:
+    """Weights [N, K] below each other, joined when they are read."""
+    rows = sum(w.shape[0] for w in weights)
+    shape, dtype = (rows, *weights[0].shape[1:]), np.result_type(*{w.dtype for w in weights})
+
+    def make() -> np.ndarray:
+        out, at = scratch_empty(shape, dtype), 0
+        for w in weights:
+            copy_released(np.asarray(w), out[at : at + w.shape[0]])
+            at += w.shape[0]
+        return out
+
+    return LazyArray(shape, dtype, make)
+
+
+def of_type(array: Stored, dtype: np.dtype) -> Stored:
+    """An array whose elements are converted when they are read."""
+    return array if array.dtype == dtype else LazyArray(array.shape, dtype, lambda: np.asarray(array).astype(dtype))
 
 
 def _block_products(make: Maker, x: ir.Value, weights: Sequence[BlockWeights], place: str, rounded: bool) -> ir.Value:
@@ -77,10 +99,18 @@ def block_operands(make: Maker, weights: BlockWeights, name: str) -> list[ir.Val
     return [None if a is None else make.constant(a, name or "w") for a in weights.operands]
 
 
-def tiled_rows(weight: np.ndarray) -> np.ndarray:
+def tiled_rows(weight: Stored) -> LazyArray:
     """[N, K] as [N / 64, K, 64], rows of zeros added: in this form rows are looked up and products are taken, so that
     an embedding that is the head too is there once."""
-    return pack_array(weight, Pack("w", ((TILE,), ()), (0, 2, 1)))
+    pack = Pack("w", ((TILE,), ()), (0, 2, 1))
+
+    def make() -> np.ndarray:
+        read = np.asarray(weight)
+        made = pack_array(read, pack, HugePagePool(reused=True))
+        release_pages(read)
+        return made
+
+    return LazyArray(packed_shape(weight.shape, pack), weight.dtype, make)
 
 
 def rows_of_tiled(make: Maker, weight: ir.Value, indices: ir.Value) -> ir.Value:
@@ -105,4 +135,4 @@ def linear_tiled(make: Maker, x: ir.Value, weight: ir.Value, rows: int) -> ir.Va
     return out if count == rows else make("split", out, sizes=(rows, count - rows), axis=1)[0]
 
 
-__all__ = ["block_operands", "byte_rows", "linear", "linear_tiled", "rows_of_tiled", "tiled_rows"]
+__all__ = ["below", "block_operands", "byte_rows", "linear", "linear_tiled", "of_type", "rows_of_tiled", "tiled_rows"]
