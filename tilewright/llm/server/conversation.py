@@ -12,7 +12,7 @@ from typing import Any
 
 from ...support.errors import TilewrightError
 from ..request import GenerationRequest, Grammar
-from .body import Fields, Problem
+from .body import Fields, Problem, read_json
 from .language import Answer, Answers, Language
 from .reasoning import MARKS, ReasoningParser
 from .sampling import choices_of
@@ -159,7 +159,7 @@ def arguments_of(fields: Fields) -> dict[str, Any]:
     """The arguments of a call, which are an object as a text."""
     text = fields.take("arguments", "{}", (str, dict), "a text of JSON")
     try:
-        value = json.loads(text) if isinstance(text, str) else text
+        value = read_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..engine.grammar import JSON_OPTIONS
 from ..request import Grammar
+from .body import read_json
 
 _NAMES, _ARGUMENTS = ("name",), ("arguments", "parameters")
 
@@ -304,7 +305,7 @@ class _Scanner:
 def _value(text: str) -> Any:
     """JSON, or the text itself where it is none."""
     try:
-        return json.loads(text, strict=False)
+        return read_json(text, strict=False)
     except (ValueError, RecursionError):
         return text.strip()
 
