@@ -290,8 +290,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--servers", type=listed, default=list(SERVERS), help=f"default: {','.join(SERVERS)}")
     parser.add_argument("--shares", type=lambda t: [float(p) for p in t.split(",")], default=[0.5, 0.8, 1.5],
                         help="of our capacity (default: 0.5,0.8,1.5)")  # fmt: skip
-    parser.add_argument("--mix", default="chat", help="as of bench-serve (default: chat)")
-    parser.add_argument("--requests", type=int, default=40, help="of a run (default: 40)")
+    parser.add_argument("--mix", default="turns", help="as of bench-serve (default: turns)")
+    parser.add_argument("--requests", type=int, default=32, help="of a run (default: 32)")
     parser.add_argument("--sla", type=parse_sla, default=parse_sla("ttft=500,itl=50"), help="default: ttft=500,itl=50")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)

@@ -25,6 +25,8 @@ ANSWERS = {
     "think": "<think>First, this.</think>\n\nThen that.",
     "forced": '{"city": "Bonn"}',
     "required": '[{"name": "weather", "parameters": {"city": "Ulm"}}]',
+    "both, a call": f"{CALL}\n{CALL}",
+    "both, a word": '{"name": "weather", "arguments": {}}',
     "Köln": "It rains.",
 }
 WEATHER = {
@@ -194,8 +196,25 @@ def test_formats(client, engine):
             with pytest.raises(openai.BadRequestError, match="grammar"):
                 client.chat.completions.create(**ask, response_format=form, stream=stream)
     with pytest.raises(openai.BadRequestError, match="do not go together"):
-        client.chat.completions.create(**ask, tools=[TOOL], response_format=form)
+        client.chat.completions.create(**ask, tools=[TOOL], extra_body={"structured_outputs": {"regex": "a+"}})
     assert free(engine)
+
+
+def test_a_call_or_an_answer_of_a_format(client):
+    """Tools and a format in one request: the model chooses, and either is as it must be."""
+    pytest.importorskip("llguidance", reason="needs llguidance: tilewright[llm]")
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {**schema, "required": ["name"]}}}
+    ask = {"model": "tiny", "tools": [TOOL], "response_format": form, "temperature": 0, "max_tokens": 300}
+    made = client.chat.completions.create(**ask, messages=says("both, a call")).choices[0]
+    assert made.finish_reason == "tool_calls" and not made.message.content
+    assert [json.loads(c.function.arguments)["city"] for c in made.message.tool_calls] == ["Köln", "Köln"]
+    single = client.chat.completions.create(**ask, messages=says("both, a call"), parallel_tool_calls=False).choices[0]
+    assert len(single.message.tool_calls) == 1
+    made = client.chat.completions.create(**ask, messages=says("both, a word")).choices[0]
+    assert made.message.content == ANSWERS["both, a word"] and made.message.tool_calls is None
+    forced = client.chat.completions.create(**ask, messages=says("required"), tool_choice="required").choices[0]
+    assert json.loads(forced.message.tool_calls[0].function.arguments) == {"city": "Ulm"}
 
 
 def test_logprobs(client):

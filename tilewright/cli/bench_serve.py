@@ -27,7 +27,8 @@ def bench_serve(
     ] = "1",
     requests: Annotated[int, typer.Option(min=1, metavar="N", help="Requests of each run.")] = 50,
     mix: Annotated[
-        str, typer.Option(metavar="MIX", help="Lengths: chat, summary, code, or tokens as 512:128 (prompt:answer).")
+        str,
+        typer.Option(metavar="MIX", help="Lengths: turns, chat, summary, code, or 512:128, tokens of each."),
     ] = "chat",
     sla: Annotated[
         str | None, typer.Option(metavar="ttft=MS,itl=MS", help="Bounds that good requests keep, milliseconds.")

@@ -29,7 +29,7 @@ _LIMITS: dict[str, Any] = {
 
 #: between the parts of JSON: a space, or a line's end and what it is indented by. A model that does not know that it is
 #: to write JSON would write spaces for ever
-_JSON = {"whitespace_pattern": r"\x20|\r?\n[\x20\x09]{0,64}"}
+JSON_OPTIONS = {"whitespace_pattern": r"\x20|\r?\n[\x20\x09]{0,64}"}
 
 
 class GrammarError(UsageError):
@@ -148,8 +148,8 @@ def _choice(matcher: Any, text: str) -> str:
 
 
 _FORMS: dict[str, Callable[[Any, str], str]] = {
-    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(text, defaults=_JSON),
-    "json_object": lambda matcher, text: matcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON),
+    "json_schema": lambda matcher, text: matcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS),
+    "json_object": lambda matcher, text: matcher.grammar_from_json_schema('{"type": "object"}', defaults=JSON_OPTIONS),
     "regex": lambda matcher, text: matcher.grammar_from_regex(text),
     "lark": lambda matcher, text: matcher.grammar_from_lark(text),
     "choice": _choice,
@@ -162,4 +162,4 @@ def _short(text: str) -> str:
     return text if len(text) < 500 else text[:500] + " ..."
 
 
-__all__ = ["GrammarError", "Grammars", "Matcher"]
+__all__ = ["JSON_OPTIONS", "GrammarError", "Grammars", "Matcher"]

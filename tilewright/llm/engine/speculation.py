@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 _STALE = 512  # steps after which a cost that was not measured again is forgotten
 _GAIN = 1.02  # less than that is not worth a draft
+_LEAST = 0.01  # a token of a draft that is right less often pays on no machine
+_PRIOR = 4  # trials that what is known from elsewhere counts as
 
 
 class CostCurve:
@@ -84,7 +86,7 @@ class AcceptanceRate:
         self.elsewhere, self.right, self.tried = elsewhere, 0.0, 0.0
 
     def add(self, right: int, tried: int) -> None:
-        keep = 0.9 if self.elsewhere else 0.98
+        keep = 0.96 if self.elsewhere else 0.99  # with fewer trials, chance decides whether drafts seem to pay
         self.right, self.tried = self.right * keep + right, self.tried * keep + tried
         if self.elsewhere:
             self.elsewhere.add(right, tried)
@@ -94,7 +96,7 @@ class AcceptanceRate:
         self.right, self.tried = self.right * 0.995, self.tried * 0.995
 
     def __call__(self) -> float:
-        return (self.right + 2 * (self.elsewhere() if self.elsewhere else 0.7)) / (self.tried + 2)
+        return (self.right + _PRIOR * (self.elsewhere() if self.elsewhere else 0.7)) / (self.tried + _PRIOR)
 
 
 def lengths(
@@ -113,7 +115,12 @@ def lengths(
     ([3], [0])
     """
     order = sorted(
-        ((rate**i, d, price) for d, (rate, length, price) in enumerate(drafts) for i in range(1, length + 1)),
+        (
+            (gain, d, price)
+            for d, (rate, length, price) in enumerate(drafts)
+            for i in range(1, length + 1)
+            if (gain := rate**i) > _LEAST
+        ),
         key=lambda g: -g[0],
     )[: max(room, 0)]
     best, taken = texts / cost(tokens) * _GAIN, 0

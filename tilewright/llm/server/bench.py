@@ -18,6 +18,7 @@ from ...support.errors import TilewrightError, UsageError
 
 #: median and spread (of the logarithm) of tokens in prompts and answers, and the most of each
 MIXES = {
+    "turns": ((60, 0.6, 400), (60, 0.5, 200)),
     "chat": ((180, 0.9, 2000), (160, 0.7, 800)),
     "summary": ((1200, 0.5, 3000), (120, 0.4, 400)),
     "code": ((500, 0.8, 2500), (240, 0.6, 1000)),

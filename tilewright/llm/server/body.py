@@ -57,21 +57,26 @@ async def read_bytes(request: Request, most: int) -> bytes:
 def parse_json(data: bytes, numbers: Callable[[str], Any] | None = None) -> Any:
     """A JSON text in UTF-8; a Problem for another text, and for halves of pairs of UTF-16. `numbers` says what NaN and
     Infinity are, which are errors without it."""
-
-    def no_number(text: str) -> Any:
-        raise ValueError(f"{text} is no number of JSON")
-
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=numbers or no_number)
-        if b"\\u" in data:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        return value
+        return read_json(data.decode("utf-8"), numbers)
     except UnicodeEncodeError:
         raise Problem(400, "a text has half of a UTF-16 pair (\\ud800 to \\udfff alone)") from None
     except RecursionError:
         raise Problem(400, "the body is no JSON that can be read: too many levels") from None
     except ValueError as error:
         raise Problem(400, f"the body is no JSON in UTF-8: {error}"[:300]) from None
+
+
+def read_json(text: str, numbers: Callable[[str], Any] | None = None, strict: bool = True) -> Any:
+    """The value of a JSON text, all of whose texts can be sent on. ValueError or RecursionError for another one."""
+
+    def no_number(name: str) -> Any:
+        raise ValueError(f"{name} is no number of JSON")
+
+    value = json.loads(text, parse_constant=numbers or no_number, strict=strict)
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
 
 
 class Fields:
@@ -164,4 +169,4 @@ def kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-__all__ = ["Fields", "Problem", "kind", "parse_json", "read_bytes"]
+__all__ = ["Fields", "Problem", "kind", "parse_json", "read_bytes", "read_json"]

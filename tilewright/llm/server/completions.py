@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
-from ..request import GenerationRequest, Sampling, TokenLogprob
+from ..request import GenerationRequest, Sampling, TextPiece
 from .body import Fields, Problem, kind
-from .language import Answer, Answers, Language, collect, finite, identifier, usage_of
+from .language import Answer, Language, finite, identifier, usage_of
 from .responding import Events, event
 from .sampling import IGNORED, choices_of, grammar_of, most_tokens, sampling_of, stream_options
 
@@ -77,77 +78,82 @@ async def completions(body: Any, language: Language, stack: AsyncExitStack) -> R
         "created": int(time.time()),
         "model": language.name,
     }
-    begins = [_text(language, prompts[i // n]) if echo else "" for i in range(len(found))]
-    firsts = [p[:1] for p in encoded for _ in range(n)] if echo else [[]] * len(found)
+    choices = [_Choice(language, i, logprobs is not None) for i in range(len(found))]
+    if echo:
+        for choice in choices:
+            choice.repeat(prompts[choice.index // n], encoded[choice.index // n])
+
+    async def made() -> AsyncGenerator[dict[str, Any], None]:
+        async with aclosing(answers.pieces()) as pieces:
+            async for number, piece in pieces:
+                found[number].feed(piece)
+                if (entry := choices[number].entry(piece)) is not None:
+                    yield entry
+
+    def usage() -> dict[str, Any]:
+        return usage_of(sum(map(len, encoded)), found)
+
+    async def events() -> AsyncIterator[bytes]:
+        async with aclosing(made()) as entries:
+            async for entry in entries:
+                yield event({**head, "choices": [entry], **({"usage": None} if usage_last else {})})
+        if usage_last:
+            yield event({**head, "choices": [], "usage": usage()})
+
     if stream:
-        events = _events(answers, found, begins, firsts, head, language, usage_last, n)
-        return Events(stack, events, limits.seconds)
-    await collect(answers, found)
-    choices = [
-        {
-            "index": i,
-            "text": begins[i] + a.text,
-            "logprobs": None if logprobs is None else _logprobs(firsts[i], a.prompt_logprobs, a.logprobs, language),
-            "finish_reason": a.finish,
+        return Events(stack, events(), limits.seconds)
+    whole: list[dict[str, Any]] = [{} for _ in found]
+    async with aclosing(made()) as entries:
+        async for entry in entries:
+            _join(whole[entry["index"]], entry)
+    return JSONResponse({**head, "choices": whole, "usage": usage()})
+
+
+class _Choice:
+    """One choice of a stream: its events, from pieces."""
+
+    def __init__(self, language: Language, index: int, logprobs: bool) -> None:
+        self.index, self._language, self._wanted = index, language, logprobs
+        self._begin, self._first, self._offset = "", [], 0
+
+    def repeat(self, prompt: Prompt, tokens: Sequence[int]) -> None:
+        """Begin with the prompt, whose first token has no probability."""
+        self._begin = prompt if isinstance(prompt, str) else self._language.tokenizer.decode(prompt)
+        self._first = list(tokens[:1])
+
+    def entry(self, piece: TextPiece) -> dict[str, Any] | None:
+        """What a piece adds; None for nothing."""
+        text, self._begin = self._begin + piece.text, ""
+        logprobs = self._logprobs(piece) if self._wanted and piece.logprobs else None
+        self._offset += len(text)
+        if not (text or logprobs or piece.finish_reason):
+            return None
+        return {"index": self.index, "text": text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
+
+    def _logprobs(self, piece: TextPiece) -> dict[str, Any]:
+        """Tokens with their logarithms of probability."""
+        first, self._first = self._first, []
+        shown, name = [*piece.prompt_logprobs, *piece.logprobs], self._language.token_text
+        tokens = [name(t) for t in (*first, *(e.token for e in shown))]
+        nothing: list[Any] = [None] * len(first)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [*nothing, *(finite(e.logprob) for e in shown)],
+            "top_logprobs": [*nothing, *({name(t): finite(p) for t, p in e.top} for e in shown)],
+            "text_offset": [self._offset + n for n in accumulate(map(len, tokens[:-1]), initial=0)][: len(tokens)],
         }
-        for i, a in enumerate(found)
-    ]
-    return JSONResponse({**head, "choices": choices, "usage": usage_of(sum(map(len, encoded)), found)})
 
 
-async def _events(
-    answers: Answers,
-    found: Sequence[Answer],
-    begins: list[str],
-    firsts: list[Sequence[int]],
-    head: dict[str, Any],
-    language: Language,
-    usage_last: bool,
-    n: int,
-) -> AsyncIterator[bytes]:
-    tail = {"usage": None} if usage_last else {}
-    offsets = [0] * len(found)
-    async with aclosing(answers.pieces()) as pieces:
-        async for number, piece in pieces:
-            answer = found[number]
-            answer.feed(piece)
-            text, begins[number] = begins[number] + piece.text, ""
-            first, firsts[number] = firsts[number], []
-            entries = piece.logprobs
-            logprobs = _logprobs(first, piece.prompt_logprobs, entries, language, offsets[number]) if entries else None
-            offsets[number] += len(text)
-            if text or logprobs or answer.finish:
-                choice = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": answer.finish}
-                yield event({**head, "choices": [choice], **tail})
-    if usage_last:
-        yield event({**head, "choices": [], "usage": usage_of(sum(answers.prompts[::n]), found)})
-
-
-def _text(language: Language, prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else language.tokenizer.decode(prompt)
-
-
-def _logprobs(
-    first: Sequence[int],
-    prompt: Sequence[TokenLogprob],
-    entries: Sequence[TokenLogprob],
-    language: Language,
-    offset: int = 0,
-) -> dict[str, Any]:
-    """Tokens with their logarithms of probability. first: of a prompt that is repeated, a token that nothing precedes;
-    `prompt`: its others."""
-    shown = [*prompt, *entries]
-    tokens = [language.token_text(t) for t in (*first, *(e.token for e in shown))]
-    offsets = [offset]
-    for token in tokens:
-        offsets.append(offsets[-1] + len(token))
-    nothing: list[Any] = [None] * len(first)
-    return {
-        "tokens": tokens,
-        "token_logprobs": [*nothing, *(finite(e.logprob) for e in shown)],
-        "top_logprobs": [*nothing, *({language.token_text(t): finite(p) for t, p in e.top} for e in shown)],
-        "text_offset": offsets[:-1],
-    }
+def _join(whole: dict[str, Any], entry: dict[str, Any]) -> None:
+    """Add an event to the choice that they are together."""
+    if not whole:
+        whole.update(entry)
+        return
+    whole["text"] += entry["text"]
+    whole["finish_reason"] = entry["finish_reason"]
+    for name, values in (entry["logprobs"] or {}).items():
+        whole["logprobs"] = whole["logprobs"] or {n: [] for n in entry["logprobs"]}
+        whole["logprobs"][name] += values
 
 
 #: embeddings that one body has in the engine at a time, so that it does not fill the queue

@@ -7,16 +7,16 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...support.errors import TilewrightError
 from ..request import GenerationRequest, Grammar
-from .body import Fields, Problem
+from .body import Fields, Problem, read_json
 from .language import Answer, Answers, Language
 from .reasoning import MARKS, ReasoningParser
 from .sampling import choices_of
-from .tool_calls import FORMS, NamedCall, ToolParser, call_schema
+from .tool_calls import FORMS, NamedCall, ToolParser, call_or_answer, call_schema
 
 log = logging.getLogger("tilewright.server")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -40,7 +40,7 @@ class Conversation:
 
     async def start(self, language: Language, stack: AsyncExitStack) -> tuple[Answers, list[Answer]]:
         """The streams of the answers, in the engine until the stack ends, and the answers, empty."""
-        grammar = self._grammar()
+        grammar = self._grammar(language)
         prompt = ""
 
         def make() -> list[GenerationRequest]:
@@ -61,18 +61,22 @@ class Conversation:
         answers = await stack.enter_async_context(language.answers(make))
         return answers, [self._answer(language, prompt, grammar) for _ in answers.streams]
 
-    def _grammar(self) -> Grammar | None:
+    def _grammar(self, language: Language) -> Grammar | None:
         asked: Grammar | None = self.sampling.get("grammar")
-        if not self.tools or self.choice == "none":
+        if not self.tools or self.choice == "none" or (self.choice == "auto" and asked is None):
             return asked
-        if asked is not None:
-            raise Problem(400, "a format of the answer and tools do not go together, unless 'tool_choice' is \"none\"")
-        if self.choice == "auto":
-            return None
         if self.choice == "required":
             return Grammar("json_schema", json.dumps(call_schema(self.tools, self.parallel)))
-        tool = next(t for t in self.tools if t["name"] == self.choice)
-        return Grammar("json_schema", json.dumps(tool.get("parameters") or {"type": "object"}))
+        if self.choice != "auto":
+            tool = next(t for t in self.tools if t["name"] == self.choice)
+            return Grammar("json_schema", json.dumps(tool.get("parameters") or {"type": "object"}))
+        assert asked is not None  # either a call or an answer of the format
+        form, tokenizer = FORMS[language.tools], language.tokenizer
+        special = {tokenizer.token_bytes(t).decode("utf-8", "replace"): t for t in getattr(tokenizer, "special", ())}
+        both = call_or_answer(form, self.tools, self.parallel, asked, special)
+        if both is None:
+            raise Problem(400, f"a {asked.kind} grammar and tools do not go together, unless 'tool_choice' is \"none\"")
+        return both
 
     def _prompt(self, language: Language) -> str:
         tools = [{"type": "function", "function": t} for t in self.tools] if self.choice != "none" else []
@@ -91,8 +95,10 @@ class Conversation:
         if self.tools and self.choice != "none":
             schemas = {t["name"]: t.get("parameters") for t in self.tools}
             if self.choice in ("auto", "required"):
-                form = language.tools if self.choice == "auto" else "json"
-                answer.tool_parser = ToolParser(FORMS[form], schemas)
+                form = FORMS[language.tools if self.choice == "auto" else "json"]
+                # beside a format calls have marks: an answer that is JSON is no call
+                form = form if self.choice == "required" or grammar is None else replace(form, bare=False)
+                answer.tool_parser = ToolParser(form, schemas)
             else:
                 answer.tool_parser = NamedCall(self.choice)
         return answer
@@ -153,7 +159,7 @@ def arguments_of(fields: Fields) -> dict[str, Any]:
     """The arguments of a call, which are an object as a text."""
     text = fields.take("arguments", "{}", (str, dict), "a text of JSON")
     try:
-        value = json.loads(text) if isinstance(text, str) else text
+        value = read_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

@@ -149,10 +149,11 @@ def _read_tensor(tensor: Fields, port: Port, rest: memoryview) -> tuple[np.ndarr
     values = tensor.take("data", None)
     tensor.done()
     if size is not None:
-        if values is not None or size != count * dtype.itemsize or len(rest) < size or isinstance(size, bool):
+        if values is not None or type(size) is not int or size != count * dtype.itemsize or len(rest) < size:
             what = f"must be {count * dtype.itemsize} for {shape}, with so many bytes after the JSON and no 'data'"
             raise tensor.wrong("parameters.binary_data_size", what)
-        return np.frombuffer(rest[:size], dtype).reshape(shape), rest[size:]
+        read = rest[:size] if datatype != "BOOL" else np.frombuffer(rest[:size], np.uint8) != 0  # other bytes are true
+        return np.frombuffer(read, dtype).reshape(shape), rest[size:]
     if not isinstance(values, list):
         raise tensor.wrong("data", "must be a list")
     try:

@@ -171,7 +171,6 @@ class Answer:
     reasoning_tokens: int = 0
     cached: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: Sequence[TokenLogprob] = ()
     finish: str | None = None
     single: bool = False
 
@@ -195,7 +194,6 @@ class Answer:
         self.tokens += len(piece.tokens)
         self.cached = max(self.cached, piece.cached)
         self.logprobs.extend(piece.logprobs)
-        self.prompt_logprobs = piece.prompt_logprobs or self.prompt_logprobs
         found = [d for d in found if not (self.single and d.index)]
         for delta in found:
             self._add(delta)

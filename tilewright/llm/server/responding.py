@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 from .body import Problem
 
 log = logging.getLogger("tilewright.server")
+#: seconds for the end of a stream
+LAST_SECONDS = 5.0
 
 
 class Gone(Exception):
@@ -66,6 +69,7 @@ class Events(Response):
                 async for data in events:
                     await emit(data)
 
+        last = [] if self._named else [b"data: [DONE]\n\n"]
         async with self._stack:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
@@ -73,12 +77,13 @@ class Events(Response):
             except Gone:
                 return
             except Problem as problem:
-                await emit(self._error(problem))
+                last.insert(0, self._error(problem))
             except Exception:
                 log.exception("an answer failed")
-                await emit(self._error(Problem(500, "internal error", code="internal_error")))
-            if not self._named:
-                await emit(b"data: [DONE]\n\n")
+                last.insert(0, self._error(Problem(500, "internal error", code="internal_error")))
+        with anyio.move_on_after(LAST_SECONDS):  # a client that has stopped reading is not waited for
+            for data in last:
+                await emit(data)
             await emit(b"", False)
 
     def _error(self, problem: Problem) -> bytes:

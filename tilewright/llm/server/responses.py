@@ -6,14 +6,14 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from .body import Fields, Problem
+from .body import Fields, Problem, read_json
 from .conversation import (
     MESSAGES,
     ROLES,
@@ -24,9 +24,10 @@ from .conversation import (
     tool_choice_of,
     tools_of,
 )
-from .language import Answer, Answers, Language, ToolCall, collect, identifier, usage_of
+from .language import Answer, Answers, Language, identifier, usage_of
 from .responding import Events, event
 from .sampling import IGNORED, format_grammar, most_tokens, sampling_of
+from .tool_calls import Delta
 
 
 @dataclass
@@ -124,9 +125,11 @@ async def responses(body: Any, language: Language, store: ResponseStore, stack: 
     }
     turn = _Turn(head, language, messages, store if keep else None, found[0], answers)
     if stream:
-        return Events(stack, turn.events(), limits.seconds, named=True)
-    await collect(answers, found)
-    return JSONResponse(turn.finished(turn.items()))
+        return Events(stack, turn.encoded(), limits.seconds, named=True)
+    async with aclosing(turn.events()) as events:
+        async for _, made in events:
+            last = made
+    return JSONResponse(last["response"])
 
 
 def _format(grammar: Any) -> dict[str, Any]:
@@ -137,9 +140,18 @@ def _format(grammar: Any) -> dict[str, Any]:
     return {"type": "json_schema", "name": "schema", "schema": json.loads(grammar.text), "strict": True}
 
 
+#: by the kind of what an answer has: the beginning of its items' ids, and of its events' names
+KINDS = {
+    "text": ("msg", "output_text"),
+    "reasoning": ("rs", "reasoning_text"),
+    "call": ("fc", "function_call_arguments"),
+}
+Event = tuple[str, dict[str, Any]]
+
+
 @dataclass
 class _Turn:
-    """One response in the making."""
+    """One response in the making: its items as they come, which are its events, and the whole of it at the end."""
 
     head: dict[str, Any]
     language: Language
@@ -147,24 +159,88 @@ class _Turn:
     store: ResponseStore | None
     answer: Answer
     answers: Answers
-    number: int = -1
+    output: list[dict[str, Any]] = field(default_factory=list)
+    kind: str = ""  # of the item that is open, the last one; "" for none
 
-    def items(self) -> list[dict[str, Any]]:
-        """The items of a finished answer."""
-        a = self.answer
-        found = [_reasoning(identifier("rs"), a.reasoning)] if a.reasoning else []
-        found += [self.message(identifier("msg"), a.text)] if a.text or not a.calls else []
-        return found + [_function_call(identifier("fc"), c) for c in a.calls]
+    async def encoded(self) -> AsyncIterator[bytes]:
+        number = 0
+        async with aclosing(self.events()) as events:
+            async for name, fields in events:
+                yield event({"type": name, "sequence_number": number, **fields}, name)
+                number += 1
 
-    def message(self, name: str, text: str, status: str = "completed") -> dict[str, Any]:
-        parts = [self.part(text)] if status == "completed" else []
-        return {"id": name, "type": "message", "role": "assistant", "status": status, "content": parts}
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Names and fields; the last one has the whole response."""
+        started = {**self.head, "status": "in_progress", "output": [], "usage": None}
+        yield "response.created", {"response": started}
+        yield "response.in_progress", {"response": started}
+        async with aclosing(self.answers.pieces()) as pieces:
+            async for _, piece in pieces:
+                entries = [self.language.token_entry(e) for e in piece.logprobs]
+                for delta in self.answer.feed(piece):
+                    for made in self._add(delta, entries):
+                        yield made
+                    entries = [] if delta.kind == "text" else entries
+        empty = all(item["type"] == "reasoning" for item in self.output)
+        for made in [*self._close(), *(self._open("text", Delta("text", "")) if empty else ()), *self._close()]:
+            yield made
+        whole = self._finished()
+        yield f"response.{whole['status']}", {"response": whole}
 
-    def part(self, text: str) -> dict[str, Any]:
-        logprobs = [self.language.token_entry(e) for e in self.answer.logprobs] if text else []
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    def _add(self, delta: Delta, entries: list[dict[str, Any]]) -> Iterator[Event]:
+        """What a delta adds, to the item that is open or to a new one."""
+        kind = "call" if delta.kind == "arguments" else delta.kind
+        if kind != self.kind or delta.kind == "call":
+            yield from self._close()
+            yield from self._open(kind, delta)
+        if delta.kind == "call":
+            return
+        more = {}
+        item = self.output[-1]
+        if kind == "call":
+            item["arguments"] += delta.text
+        else:
+            item["content"][0]["text"] += delta.text
+        if kind == "text":
+            item["content"][0]["logprobs"] += entries
+            more = {"logprobs": entries}
+        yield f"response.{KINDS[kind][1]}.delta", {**self._place(), "delta": delta.text, **more}
 
-    def finished(self, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _place(self) -> dict[str, Any]:
+        place = {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
+        return place if self.kind == "call" else {**place, "content_index": 0}
+
+    def _open(self, kind: str, delta: Delta) -> Iterator[Event]:
+        self.kind = kind
+        if kind == "call":
+            item: dict[str, Any] = {"type": "function_call", "name": delta.text, "arguments": ""}
+            item["call_id"] = self.answer.calls[delta.index].id
+        elif kind == "reasoning":
+            item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": ""}]}
+        else:
+            part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            item = {"type": "message", "role": "assistant", "content": [part]}
+        self.output.append({"id": identifier(KINDS[kind][0]), **item, "status": "in_progress"})
+        shown = self.output[-1] if kind == "call" else {**self.output[-1], "content": []}
+        yield "response.output_item.added", {"output_index": len(self.output) - 1, "item": dict(shown)}
+        if kind == "text":
+            yield "response.content_part.added", {**self._place(), "part": item["content"][0] | {"logprobs": []}}
+
+    def _close(self) -> Iterator[Event]:
+        """The events that end the item that is open."""
+        if not self.kind:
+            return
+        item = self.output[-1]
+        item["status"] = "completed"
+        part = {n: item[n] for n in ("name", "arguments")} if self.kind == "call" else dict(item["content"][0])
+        said = {n: v for n, v in part.items() if n not in ("type", "annotations")}
+        yield f"response.{KINDS[self.kind][1]}.done", {**self._place(), **said}
+        if self.kind == "text":
+            yield "response.content_part.done", {**self._place(), "part": part}
+        yield "response.output_item.done", {"output_index": len(self.output) - 1, "item": item}
+        self.kind = ""
+
+    def _finished(self) -> dict[str, Any]:
         """The whole response; it is kept where it should be."""
         a = self.answer
         usage = usage_of(self.answers.prompts[0], [a])
@@ -173,7 +249,7 @@ class _Turn:
             **self.head,
             "status": "incomplete" if short else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if short else None,
-            "output": output,
+            "output": self.output,
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
@@ -185,90 +261,6 @@ class _Turn:
         if self.store is not None:
             self.store.put(response, [*self.messages, *messages_of_answer(a)])
         return response
-
-    def event(self, name: str, /, **more: Any) -> bytes:
-        self.number += 1
-        return event({"type": name, "sequence_number": self.number, **more}, name)
-
-    async def events(self) -> AsyncIterator[bytes]:
-        started = {**self.head, "status": "in_progress", "output": [], "usage": None}
-        yield self.event("response.created", response=started)
-        yield self.event("response.in_progress", response=started)
-        output: list[dict[str, Any]] = []
-        kind, name, said = "", "", ""  # the item that is open, its id, its text
-        a = self.answer
-
-        def where() -> dict[str, Any]:
-            return {"item_id": name, "output_index": len(output), "content_index": 0}
-
-        def close() -> list[bytes]:
-            """The events that end the item that is open."""
-            if not kind:
-                return []
-            place = where()
-            found = []
-            if kind == "call":
-                item = _function_call(name, a.calls[-1])
-                del place["content_index"]
-                done = {"name": item["name"], "arguments": item["arguments"]}
-                found.append(self.event("response.function_call_arguments.done", **place, **done))
-            elif kind == "reasoning":
-                item = _reasoning(name, a.reasoning)
-                found.append(self.event("response.reasoning_text.done", **place, text=a.reasoning))
-            else:
-                item, part = self.message(name, said), self.part(said)
-                found.append(self.event("response.output_text.done", **place, text=said, logprobs=part["logprobs"]))
-                found.append(self.event("response.content_part.done", **place, part=part))
-            found.append(self.event("response.output_item.done", output_index=len(output), item=item))
-            output.append(item)
-            return found
-
-        async with aclosing(self.answers.pieces()) as pieces:
-            async for _, piece in pieces:
-                before, entries = len(a.calls), [self.language.token_entry(e) for e in piece.logprobs]
-                deltas = a.feed(piece)
-                calls, a.calls = a.calls, a.calls[:before]  # as each delta finds them
-                for delta in deltas:
-                    wanted = "call" if delta.kind == "arguments" else delta.kind
-                    if wanted != kind or delta.kind == "call":
-                        for data in close():
-                            yield data
-                        kind, said = wanted, ""
-                        name = identifier({"call": "fc", "reasoning": "rs", "text": "msg"}[kind])
-                        if kind == "call":
-                            a.calls = calls[: delta.index + 1]
-                            item = {**_function_call(name, a.calls[-1]), "arguments": "", "status": "in_progress"}
-                        elif kind == "reasoning":
-                            item = {**_reasoning(name, ""), "status": "in_progress"}
-                        else:
-                            item = self.message(name, "", "in_progress")
-                        yield self.event("response.output_item.added", output_index=len(output), item=item)
-                        if kind == "text":
-                            yield self.event("response.content_part.added", **where(), part=self.part(""))
-                    if delta.kind == "text":
-                        said += delta.text
-                        yield self.event("response.output_text.delta", **where(), delta=delta.text, logprobs=entries)
-                        entries = []
-                    elif delta.kind == "reasoning":
-                        yield self.event("response.reasoning_text.delta", **where(), delta=delta.text)
-                    elif delta.kind == "arguments":
-                        place = {"item_id": name, "output_index": len(output)}
-                        yield self.event("response.function_call_arguments.delta", **place, delta=delta.text)
-                a.calls = calls
-        for data in close():
-            yield data
-        whole = self.finished(output or self.items())
-        yield self.event(f"response.{whole['status']}", response=whole)
-
-
-def _reasoning(name: str, text: str) -> dict[str, Any]:
-    content = [{"type": "reasoning_text", "text": text}] if text else []
-    return {"id": name, "type": "reasoning", "summary": [], "content": content, "status": "completed"}
-
-
-def _function_call(name: str, call: ToolCall) -> dict[str, Any]:
-    made = {"id": name, "type": "function_call", "call_id": call.id, "name": call.name}
-    return {**made, "arguments": call.arguments, "status": "completed"}
 
 
 # ---- items as messages ----
@@ -316,8 +308,8 @@ def messages_of_answer(answer: Answer) -> list[dict[str, Any]]:
     calls = []
     for call in answer.calls:
         try:
-            arguments = json.loads(call.arguments)
-        except ValueError:
+            arguments = read_json(call.arguments)
+        except (ValueError, RecursionError):
             arguments = {}
         arguments = arguments if isinstance(arguments, dict) else {}
         calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})

@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..engine.grammar import JSON_OPTIONS
+from ..request import Grammar
+from .body import read_json
+
 _NAMES, _ARGUMENTS = ("name",), ("arguments", "parameters")
 
 
@@ -24,19 +28,22 @@ class Delta:
 @dataclass(frozen=True)
 class ToolForm:
     """How a family of models writes calls: what they begin with and end with. bare: an answer that is JSON from its
-    first character is calls, of tools that were given. named: the name of the tool stands before its arguments."""
+    first character is calls, of tools that were given. named: the name of the tool stands before its arguments.
+    arguments, listed: what a grammar writes, the key of the arguments, and a list of all calls behind one mark."""
 
     begin: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
     bare: bool = False
     named: bool = False
+    arguments: str = "arguments"
+    listed: bool = False
 
 
 #: by the names that ``--tool-parser`` takes
 FORMS = {
     "hermes": ToolForm(("<tool_call>",), ("</tool_call>",)),
-    "llama3": ToolForm(("<|python_tag|>",), ("<|eom_id|>", "<|eot_id|>"), bare=True),
-    "mistral": ToolForm(("[TOOL_CALLS]",), ("[/TOOL_CALLS]",), named=True),
+    "llama3": ToolForm(("<|python_tag|>",), ("<|eom_id|>", "<|eot_id|>"), bare=True, arguments="parameters"),
+    "mistral": ToolForm(("[TOOL_CALLS]",), ("[/TOOL_CALLS]",), named=True, listed=True),
     "generic": ToolForm(
         (
             "<tool_call>",
@@ -298,18 +305,18 @@ class _Scanner:
 def _value(text: str) -> Any:
     """JSON, or the text itself where it is none."""
     try:
-        return json.loads(text, strict=False)
+        return read_json(text, strict=False)
     except (ValueError, RecursionError):
         return text.strip()
 
 
-def call_schema(tools: Sequence[Mapping[str, Any]], parallel: bool) -> dict[str, Any]:
+def call_schema(tools: Sequence[Mapping[str, Any]], parallel: bool, arguments: str = "parameters") -> dict[str, Any]:
     """The JSON schema of a list of calls of these tools: what a required call is held to."""
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": t["name"]}, "parameters": t.get("parameters") or {"type": "object"}},
-            "required": ["name", "parameters"],
+            "properties": {"name": {"const": t["name"]}, arguments: t.get("parameters") or {"type": "object"}},
+            "required": ["name", arguments],
             "additionalProperties": False,
         }
         for t in tools
@@ -317,4 +324,34 @@ def call_schema(tools: Sequence[Mapping[str, Any]], parallel: bool) -> dict[str,
     return {"type": "array", "minItems": 1, **({} if parallel else {"maxItems": 1}), "items": {"anyOf": calls}}
 
 
-__all__ = ["FORMS", "Delta", "NamedCall", "ToolForm", "ToolParser", "call_schema", "form_of_template"]
+def call_or_answer(
+    form: ToolForm, tools: Sequence[Mapping[str, Any]], parallel: bool, answer: Grammar, special: Mapping[str, int]
+) -> Grammar | None:
+    """A grammar of calls as the model writes them, each behind its mark, or of an answer of this one; None for a
+    grammar that cannot be a part of another. special: tokens that may stand for marks."""
+    if answer.kind == "choice":
+        allowed: Any = {"enum": json.loads(answer.text)}
+        said = " | ".join(map(json.dumps, allowed["enum"]))
+    elif answer.kind in ("json_schema", "json_object"):
+        said = _json(json.loads(answer.text) if answer.kind == "json_schema" else {"type": "object"})
+    else:
+        return None
+
+    def mark(text: str) -> str:
+        return f"({json.dumps(text)} | <[{special[text]}]>)" if text in special else json.dumps(text)
+
+    schema = call_schema(tools, parallel, form.arguments)
+    called = _json(schema if form.listed else schema["items"])
+    end = mark(form.end[0]) if form.end and form.end[0].startswith(("</", "[/")) and not form.listed else ""
+    more = '("\\n"? call)*' if parallel and not form.listed else ""
+    call = f'call: {mark(form.begin[0])} (" " | "\\n")? {called} "\\n"? {end}'
+    return Grammar("lark", f"start: said | call {more}\nsaid: {said}\n{call}\n")
+
+
+def _json(schema: Any) -> str:
+    """A schema as a part of a grammar, with the white space that all JSON here has."""
+    schema = {} if schema is True else schema if isinstance(schema, dict) else {"not": {}}
+    return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS})
+
+
+__all__ = ["FORMS", "Delta", "NamedCall", "ToolForm", "ToolParser", "call_or_answer", "call_schema", "form_of_template"]
