@@ -62,29 +62,28 @@ class CompiledRunner:
 
     def copy(self, pages: Sequence[tuple[int, int]], snapshots: Sequence[tuple[int, int]] = ()) -> None:
         """Copy pages, and snapshots, of all layers: pairs of from and to, one after the other."""
-        for _, values, pairs in self._pools(pages, snapshots):
-            for old, new in pairs:
-                values[new] = values[old]
+        for name, pairs in self._pools(pages, snapshots):
+            self.executable.states.move(name, pairs)
 
     def read(self, pages: Sequence[int], snapshots: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Copies of pages and snapshots, by the name of the state."""
-        return {name: values[np.asarray(at, np.intp)] for name, values, at in self._pools(pages, snapshots)}
+        return {name: self.executable.states.rows(name, at) for name, at in self._pools(pages, snapshots)}
 
     def write(self, values: dict[str, np.ndarray], pages: Sequence[int], snapshots: Sequence[int] = ()) -> None:
         """The inverse of `read`, to other pages and snapshots."""
-        for name, mine, at in self._pools(pages, snapshots):
+        for name, at in self._pools(pages, snapshots):
             if len(at):
-                mine[np.asarray(at, np.intp)] = values[name]
+                self.executable.states.put(name, at, values[name])
 
-    def _pools(self, pages: Sequence[Any], snapshots: Sequence[Any]) -> Iterator[tuple[str, np.ndarray, Sequence[Any]]]:
-        states = self.executable.states
-        for name in states:
-            yield name, states[name], snapshots if name in self._snapshots else pages
+    def _pools(self, pages: Sequence[Any], snapshots: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+        for name in self.executable.states:
+            yield name, snapshots if name in self._snapshots else pages
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the weights and the form of the cache: states that were saved fit a model with the same one."""
-        found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
+        states = [s.tensor for s in self._decode.package.program.states]
+        found = hashlib.sha256(repr([(t.name, t.numpy_dtype, t.shape[1:]) for t in states]).encode())
         for array in self._decode.package.constants:
             found.update(f"{array.dtype} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
