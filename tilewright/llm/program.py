@@ -25,7 +25,8 @@ from ..runtime.load import load
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
-from ..support.options import Options, get
+from ..support.options import DEFAULT_TARGET, Options, get
+from ..targets import base
 from .batch import Batch, ModelLimits, StepResult
 from .plan import DECODE_TOKENS, REPORT, Hook, ModelPlan, ModelSource
 
@@ -59,6 +60,17 @@ class CompiledRunner:
         entry = self._decode if len(batch.tokens) <= DECODE_TOKENS else self._prefill
         logits, hidden = entry(*[getattr(batch, n) for n in self._names])
         return StepResult(logits, hidden)
+
+    def begun(self) -> CompiledRunner:
+        """Itself, with weights and kernels on its device, if it has one, whose driver compiles them now: steps are run
+        that write nothing."""
+        device = base.recorded(self._decode.package.target).shares == "device"
+        for count in (1, min(DECODE_TOKENS + 1, self.limits.context)) if device else ():
+            first, none, some = np.zeros(1, np.int32), np.full(count, -1, np.int32), np.arange(count, dtype=np.int32)
+            table, size = np.zeros((1, -(-count // self.limits.page_length)), np.int32), first + np.int32(count)
+            starts = np.concatenate([first, size])
+            self.step(Batch(0 * some, some, none, starts, size, table, first, none[:1], none))
+        return self
 
     def copy(self, pages: Sequence[tuple[int, int]], snapshots: Sequence[tuple[int, int]] = ()) -> None:
         """Copy pages, and snapshots, of all layers: pairs of from and to, one after the other."""
@@ -165,6 +177,7 @@ def compile_model(
 def load_model(
     path: str | os.PathLike[str],
     *,
+    target: str = DEFAULT_TARGET,
     threads: int | None = None,
     context: int = 4096,
     sequences: int = 16,
@@ -181,12 +194,12 @@ def load_model(
     a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
-    together; None: all sequences at full length, as memory is taken when it is written. cache: keep the compiled
-    program on disk, so that a second start loads it. progress: is called with what is done now and how far that is,
-    0 to 1.
+    together; None: all sequences at full length, as memory is taken when it is written (of a GPU it is taken at once).
+    cache: keep the compiled program on disk, so that a second start loads it. progress: is called with what is done now
+    and how far that is, 0 to 1.
 
-    ModelError, UnsupportedError: a checkpoint that is damaged, or asks for what is not known. A package has limits of
-    its own: those given here have no meaning for it.
+    ModelError, UnsupportedError: a checkpoint that is damaged, or asks for what is not known. A package has limits and
+    a target of its own: those given here have no meaning for it. TilewrightError if its device is not here.
     """
     report = progress or (lambda stage, part: None)
     report("looking at the files", 0.0)
@@ -195,12 +208,13 @@ def load_model(
         executable = load(path, threads=threads)
         if not isinstance(executable, MultiExecutable):
             raise PackageError(f"{path} is no language model", stage="load")
-        return CompiledRunner(executable)
+        return CompiledRunner(executable).begun()
     pages = -(-(cache_tokens or sequences * context) // page_length)
     plan = ModelPlan(context, sequences, tokens, page_length, pages, snapshots, cache_dtype, precision)
-    options = Options.of(threads=threads, cache=cache)
+    options = Options.of(target=target, threads=threads, cache=cache)
     place = _place(source, plan, options) if keeps(options) else None
     if place is not None and (found := _kept(place, threads)) is not None:
+        found.begun()
         report("ready", 1.0)
         return found
     model, weights = source.read()
@@ -208,6 +222,7 @@ def load_model(
     if place is not None:
         report("keeping the program", 0.95)
         runner = _keep(runner, place, threads)
+    runner.begun()
     report("ready", 1.0)
     return runner
 

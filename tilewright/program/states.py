@@ -28,7 +28,7 @@ class StateOnDevice(Protocol):
         """The inverse of `rows`."""
 
     def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
-        """Copy rows to other rows, pairs of from and to, one after the other; as `rows` where the value is not there."""
+        """Copy rows to other rows, pairs of from and to, one after the other; see `rows`."""
 
 
 class StateBuffer:
