@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-from llm import test_architectures as folders  # noqa: E402
-from llm.test_program import batch  # noqa: E402
-from support.cuda_driver import EmulatedDriver  # noqa: E402
-from support.cuda_emulator import needs_compiler  # noqa: E402
-from support.gpus import device_of  # noqa: E402
+from llm import test_architectures as folders
+from llm.test_program import batch
+from support.cuda_driver import EmulatedDriver
+from support.cuda_emulator import needs_compiler
+from support.gpus import device_of
 
-from tilewright.llm.checkpoint import FolderSource  # noqa: E402
-from tilewright.llm.engine.engine import LLMEngine  # noqa: E402
-from tilewright.llm.program import ModelPlan, compilations, compile_model, load_model  # noqa: E402
-from tilewright.llm.request import GenerationRequest, Sampling  # noqa: E402
-from tilewright.support.options import Options  # noqa: E402
-from tilewright.targets.cuda import device as cuda  # noqa: E402
-from tilewright.targets.cuda import stages as cuda_stages  # noqa: E402
-from tilewright.targets.cuda.driver import Driver  # noqa: E402
-from tilewright.targets.gpu.states import DeviceState  # noqa: E402
+from tilewright.llm.checkpoint import FolderSource
+from tilewright.llm.engine.engine import LLMEngine
+from tilewright.llm.program import ModelPlan, compilations, compile_model, load_model
+from tilewright.llm.request import GenerationRequest, Sampling
+from tilewright.support.options import Options
+from tilewright.targets.cuda import device as cuda
+from tilewright.targets.cuda import stages as cuda_stages
+from tilewright.targets.cuda.driver import Driver
+from tilewright.targets.gpu.states import DeviceState
 
 LIMITS = {"context": 64, "sequences": 2, "tokens": 64, "page_length": 4}
 #: a folder, the type of its weights in a GGUF file (none: the folder), type of the cache, precision
@@ -69,14 +71,13 @@ def test_texts_are_those_of_the_processor(case, kind, dtype, precision, tmp_path
     rng = np.random.default_rng(0)
     shared = rng.integers(1, 99, 21).tolist()
     prompts = [[*shared, *rng.integers(1, 99, n).tolist()] for n in (1, 9)] + [rng.integers(1, 99, 30).tolist()]
-    found = {}
+    found, fetched = {}, []
+    monkeypatch.setattr(DeviceState, "fetch", lambda self, array: fetched.append(self.host.tensor.name))
     for target in ("cpu", "opencl"):
         runner = load_model(path, target=target, threads=1, **options)
         begun, programs = compilations(), len(device.programs)
-        fetched = []
-        monkeypatch.setattr(DeviceState, "fetch", lambda self, array: fetched.append(self.host.tensor.name))
+        fetched.clear()
         found[target] = served(runner, prompts, tmp_path / f"{target}.state")
-        monkeypatch.undo()
         assert compilations() == begun and len(device.programs) == programs
         assert not fetched
     assert found["opencl"] == found["cpu"]
@@ -94,9 +95,10 @@ def test_steps_in_the_emulator_of_nvidias_threads(kind, precision, tmp_path, mon
     path = saved("qwen3", kind, tmp_path)
     emitted, original = {}, cuda_stages.emit
 
-    def recorded(nest, machine):
-        emitted[nest.name] = original(nest, machine)
-        return emitted[nest.name]
+    def recorded(nest, machine):  # kernels of both entries have the same names
+        name = f"{nest.name}_{len(emitted)}"
+        emitted[name] = original(replace(nest, name=name), machine)
+        return emitted[name]
 
     monkeypatch.setattr(cuda_stages, "emit", recorded)
     plan = ModelPlan(64, sequences=2, tokens=64, page_length=4, pages=24, dtype="f32", precision=precision)
