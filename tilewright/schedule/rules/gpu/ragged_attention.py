@@ -1,0 +1,148 @@
+"""Attention of the tokens of several sequences to keys and values in pages (``tw.ragged_attention``): a block takes one
+token with the query heads that share a key head, and its threads divide the keys among them (`attention_keys`).
+
+Which sequence the token is of, and where it stands in it, is looked up once a block and kept in shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....support.dtypes import wide
+from ....support.sizes import highest, is_open, lowest
+from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
+from ....tensor.kernel import Kernel
+from ...machine import Machine
+from ...nest import Alloc, Barrier, If, Stmt, Store, loop, seq, store
+from ...schedule import Schedule
+from ..custom.attention import Reader, Shape
+from ..custom.nests import index, less, mul
+from ..custom.ragged_attention import larger
+from . import attention_keys
+from .attention_operands import BATCH, HEAD, Operands
+from .tactics import operator_rule
+from .thread_binding import BLOCK, all_of, fits_axis, on, only_if, shared
+
+NAME = "ragged_attention"
+PRIORITY = 7
+I32 = "i32"
+#: in shared memory: the token's sequence and its position
+PLACE = "place"
+
+
+@dataclass(frozen=True)
+class RaggedOperands(Operands):
+    """Of token `b`, whose keys are those of its sequence."""
+
+    table: str = ""
+    starts: str = ""
+    lengths: str = ""
+    softcap: float = 0.0
+    window: int = 0
+    #: threads of a block, and the keys that they take in a step
+    threads: int = 1
+    step: int = 1
+    memory: str = "shared"
+
+    @property
+    def sequence(self) -> Expr:
+        return Op("index_cast", (Load(PLACE, (index(0),), I32),), "index")
+
+    @property
+    def position(self) -> Expr:  # type: ignore[override]
+        return Op("index_cast", (Load(PLACE, (index(1),), I32),), "index")
+
+    def sizes(self, buffer: str) -> tuple[int, ...]:
+        return self.read.kernel.buffer(buffer).shape
+
+    def _of_key(self, buffer: str, j: Expr, d: Expr) -> Expr:
+        """An element of key j, or of the last one that the token sees."""
+        (pages, length, *_), (_, most) = self.sizes(buffer), self.sizes(self.table)
+        at = minimum(j, self.position)
+        page = self._integer(self.table, self.sequence, minimum(at // length, most - 1))
+        return self.read(buffer, larger(minimum(page, pages - 1), 0), at % length, self.key_head, d)
+
+    def query(self, row: Expr, d: Expr) -> Expr:
+        return self.read(self.s.q, self.b, self.place(row)[0], d)
+
+    def score(self, value: Expr, row: Expr, key: Expr, tiles: tuple[int, int]) -> Expr:
+        if self.softcap:
+            value = mul(Op("tanh", (value,), self.s.dtype), self.s.number(self.softcap))
+        sees: Expr = Op("cmpi.sle", (key, self.position), "i1")
+        if self.window:
+            sees = Op("andi", (sees, less(self.position, key + self.window)), "i1")
+        return Op("select", (sees, value, self.s.number(float("-inf"))), self.s.dtype)
+
+    def reached(self, first_key: Expr, first_row: Expr, rows: int) -> Expr | None:
+        behind = less(self.position, first_key + (self.step + self.window - 1)) if self.window else None
+        return all_of([Op("cmpi.sle", (first_key, self.position), "i1"), behind])
+
+    def write(self, row: Expr, e: Expr, value: Expr) -> Store:
+        return self.read.write(self.s.out, (self.b, self.place(row)[0], e), value, "out")
+
+    def grid(self, name: str, parts: int, body: Stmt) -> Stmt:
+        count, b = self.sizes(self.table)[0], Var("b")
+        begun = Op("cmpi.sle", (self._integer(self.starts, b), self.b), "i1")
+        ends = self._integer(self.starts, self.sequence + 1)
+        at = larger(self._integer(self.lengths, self.sequence) - ends + self.b, 0)
+
+        def put(number: int, value: Expr) -> Stmt:
+            return store(PLACE, (index(number),), value, "look")
+
+        looked = seq(
+            put(0, Const(0, I32)),
+            loop("b", count, If(begun, put(0, Op("index_cast", (b,), I32)))),
+            put(1, Op("index_cast", (at,), I32)),
+        )
+        first = Op("cmpi.eq", (Var("u_look"), index(0)), "i1")
+        look = on("block.x", "u_look", self.threads, only_if(first, looked))
+        whole = Alloc(Buffer(PLACE, (2,), I32, self.memory), seq(look, Barrier(BLOCK), body))
+        return super().grid(name, parts, whole)
+
+
+def operands_of(kernel: Kernel, machine: Machine) -> RaggedOperands | str:
+    assert kernel.opaque is not None
+    names, a = (*kernel.opaque.operands, *[None] * 9)[:9], kernel.opaque.attributes
+    q, k, v, table, starts, lengths, *more = (n or "" for n in names)
+    if any(more):
+        return "it has sinks, or pages with scales"
+    (tokens, heads, depth), (_, length, few, _) = kernel.buffer(q).shape, kernel.buffer(k).shape
+    (out,) = kernel.opaque.results
+    width, softcap = kernel.buffer(out).shape[2], float(a["softcap"])
+    shape = Shape(
+        tokens, heads, heads // few, 1, kernel.buffer(table).shape[1] * length, depth, width, q, k, v or k, None, out,
+        float(a["scale"]) / (softcap or 1.0), False, 0, (), wide(kernel.buffer(q).dtype),
+    )  # fmt: skip
+    memory = shared(machine)
+    assert memory is not None
+    more_ = {"softcap": softcap, "window": int(a["window"]), "memory": memory.name, "total": shape.keys}
+    return RaggedOperands(
+        shape, Reader(kernel), True, BATCH, HEAD, table=table, starts=starts, lengths=lengths, **more_
+    )
+
+
+def write(s: Schedule, machine: Machine) -> Stmt | str:
+    o = operands_of(s.kernel, machine)
+    if isinstance(o, str):
+        return o
+    shape = o.s
+    if is_open(shape.heads, shape.depth, shape.width) or shape.dtype != "f32":
+        return f"how large its heads are is known at run time only, or it computes in {shape.dtype}"
+    if not all(lowest(n) for n in (shape.batch, shape.heads, shape.keys, shape.depth, shape.width)):
+        return "it may have no elements"
+    if not (fits_axis(machine, "grid.z", shape.batch) and fits_axis(machine, "grid.y", o.heads)):
+        return f"a grid has fewer blocks than {highest(shape.batch)} tokens or {o.heads} heads"
+    found = attention_keys.shares(o, machine)
+    if not found:
+        return "the threads of no block have room for its queries"
+    best = min(found, key=lambda t: attention_keys.cost(attention_keys.with_warps(t, machine), o, machine))
+    share = attention_keys.KeySplit(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
+    by_warps = attention_keys.with_warps(share, machine)
+    s.plan = f"one token, {share}"
+    o = RaggedOperands(**{**vars(o), "threads": share.threads, "step": share.teams * share.keys})
+    return attention_keys.Shared(o, by_warps, machine).nest()
+
+
+apply = operator_rule(NAME, write, ("ragged_attention",), "it is no attention to keys in pages")
+
+__all__ = ["NAME", "PRIORITY", "apply"]
