@@ -6,7 +6,7 @@ Which sequence the token is of, and where it stands in it, is looked up once a b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....support.dtypes import wide
 from ....support.sizes import highest, is_open, lowest
@@ -21,7 +21,7 @@ from ..custom.ragged_attention import larger
 from . import attention_keys
 from .attention_operands import BATCH, HEAD, Operands
 from .tactics import operator_rule
-from .thread_binding import BLOCK, all_of, fits_axis, on, only_if, shared
+from .thread_binding import BLOCK, WarpAxes, all_of, fits_axis, on, only_if, shared
 
 NAME = "ragged_attention"
 PRIORITY = 7
@@ -39,10 +39,11 @@ class RaggedOperands(Operands):
     lengths: str = ""
     softcap: float = 0.0
     window: int = 0
-    #: threads of a block, and the keys that they take in a step
+    #: threads of a block, in warps where there are some, and the keys that they take in a step
     threads: int = 1
     step: int = 1
     memory: str = "shared"
+    warps: WarpAxes | None = None
 
     @property
     def sequence(self) -> Expr:
@@ -94,10 +95,18 @@ class RaggedOperands(Operands):
             loop("b", count, If(begun, put(0, Op("index_cast", (b,), I32)))),
             put(1, Op("index_cast", (at,), I32)),
         )
-        first = Op("cmpi.eq", (Var("u_look"), index(0)), "i1")
-        look = on("block.x", "u_look", self.threads, only_if(first, looked))
+        w, u = self.warps, Var("u_look")
+        if w is None:
+            look = on("block.x", u.name, self.threads, only_if(_first(u), looked))
+        else:
+            one = only_if(all_of([_first(Var("w")), _first(u)]), looked)
+            look = on(w.outer, "w", self.threads // w.lanes, on(w.inner, u.name, w.lanes, one))
         whole = Alloc(Buffer(PLACE, (2,), I32, self.memory), seq(look, Barrier(BLOCK), body))
         return super().grid(name, parts, whole)
+
+
+def _first(i: Expr) -> Expr:
+    return Op("cmpi.eq", (i, index(0)), "i1")
 
 
 def operands_of(kernel: Kernel, machine: Machine) -> RaggedOperands | str:
@@ -137,10 +146,10 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
         return "the threads of no block have room for its queries"
     best = min(found, key=lambda t: attention_keys.cost(attention_keys.with_warps(t, machine), o, machine))
     share = attention_keys.KeySplit(*s.sample_choice("share", [t.numbers for t in found], best.numbers))
-    by_warps = attention_keys.with_warps(share, machine)
+    share = attention_keys.with_warps(share, machine)
     s.plan = f"one token, {share}"
-    o = RaggedOperands(**{**vars(o), "threads": share.threads, "step": share.teams * share.keys})
-    return attention_keys.Shared(o, by_warps, machine).nest()
+    o = replace(o, threads=share.threads, step=share.teams * share.keys, warps=share.warps)
+    return attention_keys.Shared(o, share, machine).nest()
 
 
 apply = operator_rule(NAME, write, ("ragged_attention",), "it is no attention to keys in pages")
