@@ -1,13 +1,15 @@
 """Attention of the tokens of several sequences to keys and values in pages (``tw.ragged_attention``): a block takes one
 token with the query heads that share a key head, and its threads divide the keys among them (`attention_keys`).
 
-Which sequence the token is of, and where it stands in it, is looked up once a block and kept in shared memory.
+Which sequence the token is of, and where it stands in it, is looked up once a block and kept in shared memory. Of
+``tw.ragged_attention_parts`` a block takes a part of the keys.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ....ops.ragged_attention import part_length
 from ....support.dtypes import wide
 from ....support.sizes import highest, is_open, lowest
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Var, minimum
@@ -50,8 +52,13 @@ class RaggedOperands(Operands):
         return Op("index_cast", (Load(PLACE, (index(0),), I32),), "index")
 
     @property
-    def position(self) -> Expr:  # type: ignore[override]
+    def last(self) -> Expr:
+        """The last key that the token sees."""
         return Op("index_cast", (Load(PLACE, (index(1),), I32),), "index")
+
+    @property
+    def run(self) -> Expr:
+        return part_length(larger(self._integer(self.lengths, self.sequence), 1), self.s.parts)
 
     def sizes(self, buffer: str) -> tuple[int, ...]:
         return self.read.kernel.buffer(buffer).shape
@@ -59,7 +66,7 @@ class RaggedOperands(Operands):
     def _of_key(self, buffer: str, j: Expr, d: Expr) -> Expr:
         """An element of key j, or of the last one that the token sees."""
         (pages, length, *_), (_, most) = self.sizes(buffer), self.sizes(self.table)
-        at = minimum(j, self.position)
+        at = minimum(self.position(j), self.last)
         page = self._integer(self.table, self.sequence, minimum(at // length, most - 1))
         return self.read(buffer, larger(minimum(page, pages - 1), 0), at % length, self.key_head, d)
 
@@ -69,16 +76,32 @@ class RaggedOperands(Operands):
     def score(self, value: Expr, row: Expr, key: Expr, tiles: tuple[int, int]) -> Expr:
         if self.softcap:
             value = mul(Op("tanh", (value,), self.s.dtype), self.s.number(self.softcap))
-        sees: Expr = Op("cmpi.sle", (key, self.position), "i1")
-        if self.window:
-            sees = Op("andi", (sees, less(self.position, key + self.window)), "i1")
+        at = self.position(key)
+        sees = all_of(
+            [
+                Op("cmpi.sle", (at, self.last), "i1"),
+                less(self.last, at + self.window) if self.window else None,
+                self.of_part(key),
+            ]
+        )
         return Op("select", (sees, value, self.s.number(float("-inf"))), self.s.dtype)
 
     def reached(self, first_key: Expr, first_row: Expr, rows: int) -> Expr | None:
-        behind = less(self.position, first_key + (self.step + self.window - 1)) if self.window else None
-        return all_of([Op("cmpi.sle", (first_key, self.position), "i1"), behind])
+        at = self.position(first_key)
+        return all_of(
+            [
+                Op("cmpi.sle", (at, self.last), "i1"),
+                less(self.last, at + (self.step + self.window - 1)) if self.window else None,
+                self.of_part(first_key),
+            ]
+        )
+
+    def of_part(self, key: Expr) -> Expr | None:
+        return None if self.part is None else Op("cmpi.slt", (key, self.run), "i1")
 
     def write(self, row: Expr, e: Expr, value: Expr) -> Store:
+        if self.part is not None:
+            return super().write(row, e, value)
         return self.read.write(self.s.out, (self.b, self.place(row)[0], e), value, "out")
 
     def grid(self, name: str, parts: int, body: Stmt) -> Stmt:
@@ -116,18 +139,20 @@ def operands_of(kernel: Kernel, machine: Machine) -> RaggedOperands | str:
     if any(more):
         return "it has sinks, or pages with scales"
     (tokens, heads, depth), (_, length, few, _) = kernel.buffer(q).shape, kernel.buffer(k).shape
-    (out,) = kernel.opaque.results
-    width, softcap = kernel.buffer(out).shape[2], float(a["softcap"])
+    out, *partials = kernel.opaque.results
+    width, softcap, parts = kernel.buffer(out).shape[-1], float(a["softcap"]), int(a.get("parts", 1))
+    most = kernel.buffer(table).shape[1] * length
     shape = Shape(
-        tokens, heads, heads // few, 1, kernel.buffer(table).shape[1] * length, depth, width, q, k, v or k, None, out,
-        float(a["scale"]) / (softcap or 1.0), False, 0, (), wide(kernel.buffer(q).dtype),
+        tokens, heads, heads // few, 1, part_length(most, parts), depth, width, q, k, v or k, None, out,
+        float(a["scale"]) / (softcap or 1.0), False, 0, (), wide(kernel.buffer(q).dtype), parts, tuple(partials),
     )  # fmt: skip
     memory = shared(machine)
     assert memory is not None
-    more_ = {"softcap": softcap, "window": int(a["window"]), "memory": memory.name, "total": shape.keys}
+    head, part = (HEAD, None) if parts == 1 else (HEAD // parts, HEAD % parts)
     return RaggedOperands(
-        shape, Reader(kernel), True, BATCH, HEAD, table=table, starts=starts, lengths=lengths, **more_
-    )
+        shape, Reader(kernel), True, BATCH, head, part, most, table=table, starts=starts, lengths=lengths,
+        softcap=softcap, window=int(a["window"]), memory=memory.name,
+    )  # fmt: skip
 
 
 def write(s: Schedule, machine: Machine) -> Stmt | str:
@@ -139,8 +164,8 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
         return f"how large its heads are is known at run time only, or it computes in {shape.dtype}"
     if not all(lowest(n) for n in (shape.batch, shape.heads, shape.keys, shape.depth, shape.width)):
         return "it may have no elements"
-    if not (fits_axis(machine, "grid.z", shape.batch) and fits_axis(machine, "grid.y", o.heads)):
-        return f"a grid has fewer blocks than {highest(shape.batch)} tokens or {o.heads} heads"
+    if not (fits_axis(machine, "grid.z", shape.batch) and fits_axis(machine, "grid.y", o.heads * shape.parts)):
+        return f"a grid has fewer blocks than {highest(shape.batch)} tokens or {o.heads * shape.parts} parts of heads"
     found = attention_keys.shares(o, machine)
     if not found:
         return "the threads of no block have room for its queries"
@@ -152,6 +177,8 @@ def write(s: Schedule, machine: Machine) -> Stmt | str:
     return attention_keys.Shared(o, share, machine).nest()
 
 
-apply = operator_rule(NAME, write, ("ragged_attention",), "it is no attention to keys in pages")
+apply = operator_rule(
+    NAME, write, ("ragged_attention", "ragged_attention_parts"), "it is no attention to keys in pages"
+)
 
 __all__ = ["NAME", "PRIORITY", "apply"]
