@@ -19,7 +19,7 @@ from ...schedule import Schedule
 from ..custom.block_weights import PackedWeights
 from ..custom.nests import Access, add, index, mul
 from .attention_operands import folded, own, unrolled, within_buffers
-from .tactics import operator_rule
+from .tactics import in_turn, operator_rule
 from .thread_binding import BLOCK, all_of, fits_axis, on, only_if, shared, within
 
 NAME = "block_rows_product"
@@ -144,6 +144,8 @@ class RowsProduct:
 def write(s: Schedule, machine: Machine) -> Stmt | str:
     read = Access(s.kernel)
     count, columns = read.shape(read.opaque.results[0])
+    if why := in_turn(machine):
+        return why
     if is_open(columns) or not (columns and lowest(count)):
         return "how many columns it has is known at run time only, or it has no elements"
     if not is_open(count) and read.opaque.mnemonic == "block_matmul":

@@ -22,7 +22,7 @@ from ..custom.nests import index, less, mul
 from ..custom.ragged_attention import larger
 from . import attention_keys
 from .attention_operands import BATCH, HEAD, Operands
-from .tactics import operator_rule
+from .tactics import in_turn, operator_rule
 from .thread_binding import BLOCK, WarpAxes, all_of, fits_axis, on, only_if, shared
 
 NAME = "ragged_attention"
@@ -156,7 +156,7 @@ def operands_of(kernel: Kernel, machine: Machine) -> RaggedOperands | str:
 
 
 def write(s: Schedule, machine: Machine) -> Stmt | str:
-    o = operands_of(s.kernel, machine)
+    o = in_turn(machine) or operands_of(s.kernel, machine)
     if isinstance(o, str):
         return o
     shape = o.s
