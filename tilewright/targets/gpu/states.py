@@ -62,12 +62,12 @@ class DeviceState:
 
     def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
         """See `program.states.StateOnDevice`."""
-        return self._moved(Run((), outputs=tuple(map(self._row, at))), (), out)
+        return self._moved(Run((), outputs=tuple(map(self._row, at))), (), list(out))
 
     def put(self, at: Sequence[int], values: np.ndarray) -> bool:
         """See `program.states.StateOnDevice`."""
         given = np.ascontiguousarray(values, self.host.tensor.numpy_dtype)
-        return self._moved(Run((), inputs=tuple(map(self._row, at))), given, ())
+        return self._moved(Run((), inputs=tuple(map(self._row, at))), list(given), ())
 
     def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
         """See `program.states.StateOnDevice`. By way of a buffer, as some drivers copy none to itself."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from ...program.states import StateBuffer
+from ...program.states import StateBuffer, StateOnDevice
 from ..gpu.device import Device
 from ..gpu.states import DeviceState, broken
 
 
-class StateOnADevice(Protocol):
-    """A state where it lies (`program.states.StateOnDevice` for the host)."""
+class StateOnADevice(StateOnDevice, Protocol):
+    """A state where it lies."""
 
     def bring(self) -> None: ...
     def done(self, swapped: bool) -> None: ...
     def failed(self, in_place: bool) -> None: ...
-    def fetch(self, array: np.ndarray) -> None: ...
-    def replaced(self) -> None: ...
 
 
 class HostState:
@@ -48,6 +47,18 @@ class HostState:
     def replaced(self) -> None:
         """See `program.states.StateOnDevice`."""
         self._whole = True
+
+    def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
+        """The host has the value."""
+        return False
+
+    def put(self, at: Sequence[int], values: np.ndarray) -> bool:
+        """The host has the value."""
+        return False
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """The host has the value."""
+        return False
 
 
 def state_on(device: Device | None, host: StateBuffer, swapped: bool) -> StateOnADevice:
