@@ -138,8 +138,8 @@ def main() -> None:
     a = arguments()
     begin = time.perf_counter()
     runner = load_model(
-        a.model, target=a.target, threads=a.threads, context=CONTEXT, sequences=SEQUENCES, cache_tokens=CONTEXT * SEQUENCES,
-        page_length=PAGE, precision=a.precision, cache_dtype=a.cache_dtype,
+        a.model, target=a.target, threads=a.threads, context=CONTEXT, sequences=SEQUENCES,
+        cache_tokens=CONTEXT * SEQUENCES, page_length=PAGE, precision=a.precision, cache_dtype=a.cache_dtype,
     )  # fmt: skip
     load = time.perf_counter() - begin
     vocabulary = runner.limits.vocabulary

@@ -22,13 +22,17 @@ class StateOnDevice(Protocol):
         """The host's array has another value now."""
 
     def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
-        """Copy rows along the first dimension to the host; nothing, and False, if the value is not there."""
+        """Copy rows along the first dimension to the host; nothing, and False, if the value is not there or only
+        brought as a whole."""
+        return False
 
     def put(self, at: Sequence[int], values: np.ndarray) -> bool:
         """The inverse of `rows`."""
+        return False
 
     def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
         """Copy rows to other rows, pairs of from and to, one after the other; see `rows`."""
+        return False
 
 
 class StateBuffer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ class StateOnADevice(StateOnDevice, Protocol):
     def failed(self, in_place: bool) -> None: ...
 
 
-class HostState:
+class HostState(StateOnDevice):
     """A state in the host's memory: its value is where the host looks, unless a run failed that was writing it."""
 
     def __init__(self, host: StateBuffer) -> None:
@@ -47,18 +46,6 @@ class HostState:
     def replaced(self) -> None:
         """See `program.states.StateOnDevice`."""
         self._whole = True
-
-    def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
-        """The host has the value."""
-        return False
-
-    def put(self, at: Sequence[int], values: np.ndarray) -> bool:
-        """The host has the value."""
-        return False
-
-    def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
-        """The host has the value."""
-        return False
 
 
 def state_on(device: Device | None, host: StateBuffer, swapped: bool) -> StateOnADevice:

@@ -58,7 +58,8 @@ class RaggedOperands(Operands):
 
     @property
     def run(self) -> Expr:
-        return part_length(larger(self._integer(self.lengths, self.sequence), 1), self.s.parts)
+        run: Expr = part_length(larger(self._integer(self.lengths, self.sequence), 1), self.s.parts)
+        return run
 
     def sizes(self, buffer: str) -> tuple[int, ...]:
         return self.read.kernel.buffer(buffer).shape
@@ -77,24 +78,15 @@ class RaggedOperands(Operands):
         if self.softcap:
             value = mul(Op("tanh", (value,), self.s.dtype), self.s.number(self.softcap))
         at = self.position(key)
-        sees = all_of(
-            [
-                Op("cmpi.sle", (at, self.last), "i1"),
-                less(self.last, at + self.window) if self.window else None,
-                self.of_part(key),
-            ]
-        )
+        behind = less(self.last, at + self.window) if self.window else None
+        sees = all_of([Op("cmpi.sle", (at, self.last), "i1"), behind, self.of_part(key)])
+        assert sees is not None
         return Op("select", (sees, value, self.s.number(float("-inf"))), self.s.dtype)
 
     def reached(self, first_key: Expr, first_row: Expr, rows: int) -> Expr | None:
         at = self.position(first_key)
-        return all_of(
-            [
-                Op("cmpi.sle", (at, self.last), "i1"),
-                less(self.last, at + (self.step + self.window - 1)) if self.window else None,
-                self.of_part(first_key),
-            ]
-        )
+        behind = less(self.last, at + (self.step + self.window - 1)) if self.window else None
+        return all_of([Op("cmpi.sle", (at, self.last), "i1"), behind, self.of_part(first_key)])
 
     def of_part(self, key: Expr) -> Expr | None:
         return None if self.part is None else Op("cmpi.slt", (key, self.run), "i1")
@@ -156,10 +148,10 @@ def operands_of(kernel: Kernel, machine: Machine) -> RaggedOperands | str:
 
 
 def write(s: Schedule, machine: Machine) -> Stmt | str:
-    o = in_turn(machine) or operands_of(s.kernel, machine)
-    if isinstance(o, str):
-        return o
-    shape = o.s
+    found_operands = in_turn(machine) or operands_of(s.kernel, machine)
+    if isinstance(found_operands, str):
+        return found_operands
+    o, shape = found_operands, found_operands.s
     if is_open(shape.heads, shape.depth, shape.width) or shape.dtype != "f32":
         return f"how large its heads are is known at run time only, or it computes in {shape.dtype}"
     if not all(lowest(n) for n in (shape.batch, shape.heads, shape.keys, shape.depth, shape.width)):
