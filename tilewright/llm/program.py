@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,19 +53,21 @@ class CompiledRunner:
         self._snapshots = frozenset(found["snapshots"])
         self._decode, self._prefill = entries["decode"], entries["prefill"]
         self._names = [t.name for t in self._decode.inputs]
+        self._on_device = base.recorded(self._decode.package.target).shares == "device"
 
     def step(self, batch: Batch) -> StepResult:
         """Run the model. InputError for arrays that do not fit together, or numbers that lead outside of the cache."""
         _check(batch, self.limits)
         entry = self._decode if len(batch.tokens) <= DECODE_TOKENS else self._prefill
+        if self._on_device:  # which records its commands for each size: there are few widths of the table
+            batch = replace(batch, table=_widened(batch.table, -(-self.limits.context // self.limits.page_length)))
         logits, hidden = entry(*[getattr(batch, n) for n in self._names])
         return StepResult(logits, hidden)
 
     def begun(self) -> CompiledRunner:
         """Itself, with weights and kernels on its device, if it has one, whose driver compiles them now: steps are run
         that write nothing."""
-        device = base.recorded(self._decode.package.target).shares == "device"
-        for count in (1, min(DECODE_TOKENS + 1, self.limits.context)) if device else ():
+        for count in (1, min(DECODE_TOKENS + 1, self.limits.context)) if self._on_device else ():
             first, none, some = np.zeros(1, np.int32), np.full(count, -1, np.int32), np.arange(count, dtype=np.int32)
             table, size = np.zeros((1, -(-count // self.limits.page_length)), np.int32), first + np.int32(count)
             starts = np.concatenate([first, size])
@@ -112,6 +114,12 @@ class CompiledRunner:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a package that `load_model` reads."""
         self.executable.save(path)
+
+
+def _widened(table: np.ndarray, most: int) -> np.ndarray:
+    """A table with zeros behind its columns: a power of two of them, at most `most`."""
+    columns = min(1 << (table.shape[1] - 1).bit_length(), most)
+    return np.pad(table, ((0, 0), (0, max(columns - table.shape[1], 0))))
 
 
 def _check(batch: Batch, limits: ModelLimits) -> None:
