@@ -109,3 +109,8 @@ def test_steps_in_the_emulator_of_nvidias_threads(tmp_path, monkeypatch):
     for given in (batch(list(range(3, 20)), rows=np.array([16], np.int32)), batch([5], 17)):
         want, found = (r.step(given).logits.copy() for r in runners)
         np.testing.assert_allclose(found, want, atol=1e-5, rtol=0)
+    for runner in runners:  # rows of states
+        runner.copy([(3, 10), (10, 11)])
+        runner.write(runner.read([1, 11]), [12, 13])
+    want, found = (r.read([13, 12]) for r in runners)
+    assert all(want[n].any() and np.allclose(found[n], want[n], atol=1e-5) for n in want)
