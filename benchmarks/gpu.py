@@ -1,6 +1,7 @@
 """The six models on every GPU that has a driver here, and single kernels on an NVIDIA GPU; `make bench-gpu` runs this.
 
     python benchmarks/gpu.py                                       # to benchmarks/results/gpu.json and gpu.md
+    python benchmarks/gpu.py --language model-Q4_0.gguf            # a language model too, on each device
     python benchmarks/gpu.py --devices opencl --models resnet18 --rounds 1 --out /tmp
 
 A device is the first of its driver: OpenCL, Vulkan, CUDA; drivers that run on the processor (PoCL, Mesa's) count too.
@@ -35,6 +36,18 @@ KERNELS = [
     "attention forward in bf16 beside FlashAttention as PyTorch has it (goal: 0.85)",
     "what a decoder does for one token, as a share of the memory's speed (goal: 0.85)",
 ]
+
+
+def language(target: str, model: Path, timeout: float) -> dict:
+    """What `llm_worker.py` measures of a language model on a target: tokens a second of prompts and of decoding."""
+    command = [sys.executable, str(HERE / "llm_worker.py"), str(model), "1", "--target", target, "--tokens", "16"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no answer in {timeout:.0f} s"}
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def devices(wanted: list[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -151,6 +164,10 @@ def markdown(report: dict) -> str:
         out += ["", f"## {target}: {name}", "", *bench.grid(rows), *reasons(report, PEERS[target])]
     if report["kernels"]:
         out += ["", "## Kernels on cuda", "", *kernel_lines(report["kernels"])]
+    if measured := report.get("language"):
+        rows = [["target", "prompt, tokens/s", "decoding, tokens/s"]]
+        rows += [[t, *(str(r.get(k, r.get("failed"))) for k in ("pp_tok_s", "tg_tok_s"))] for t, r in measured.items()]
+        out += ["", "## A language model, one sequence", "", *bench.grid(rows)]
     for target, reason in report["missing"].items():
         out += [
             "",
@@ -182,6 +199,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=int, default=1, help="divide the sizes of kernels by this")
     parser.add_argument("--models-dir", type=Path, default=HERE / "models", help="where the .onnx files are or go")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the results")
+    parser.add_argument("--language", type=Path, metavar="MODEL", help="a language model: a folder or a .gguf file")
     parser.add_argument("--once", action="store_true", help="one timed run: for drivers that take minutes")
     parser.add_argument("--keep", action="store_true", help="keep the models that the results have, measure others")
     options = parser.parse_args()
@@ -208,6 +226,8 @@ def main() -> int:
                 race = once if options.once else bench.race
                 report["results"][model] = race(model, report["machine"]["cores"], options, scratch)
             store(report, options.out)
+        if options.language is not None:
+            report["language"] = {t: language(t, options.language, options.timeout) for t in (*there, "cpu")}
         if "cuda" in there:
             report["kernels"] = kernels(options.scale, options.timeout)
         store(report, options.out)

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("model")
     a.add_argument("threads", type=int)
+    a.add_argument("--target", default="cpu")
     a.add_argument("--batch", type=int, default=1)
     a.add_argument("--prompt", type=int, default=512)
     a.add_argument("--tokens", type=int, default=64)
@@ -137,8 +138,8 @@ def main() -> None:
     a = arguments()
     begin = time.perf_counter()
     runner = load_model(
-        a.model, threads=a.threads, context=CONTEXT, sequences=SEQUENCES, cache_tokens=CONTEXT * SEQUENCES,
-        page_length=PAGE, precision=a.precision, cache_dtype=a.cache_dtype,
+        a.model, target=a.target, threads=a.threads, context=CONTEXT, sequences=SEQUENCES,
+        cache_tokens=CONTEXT * SEQUENCES, page_length=PAGE, precision=a.precision, cache_dtype=a.cache_dtype,
     )  # fmt: skip
     load = time.perf_counter() - begin
     vocabulary = runner.limits.vocabulary

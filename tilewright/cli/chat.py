@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..support.errors import TilewrightError, UsageError, printable
+from ..support.options import DEFAULT_TARGET
 from .app import app
-from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
+from .common import Debug, Quiet, Target, Verbose, note, set_debug, set_loudness
 from .language import CacheDtype, Context, Draft, Model, Template, Threads, need, template_text
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def chat(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Most tokens of an answer.")
     ] = None,
+    target: Target = DEFAULT_TARGET,
     threads: Threads = None,
     context: Context = 4096,
     cache_dtype: CacheDtype = "bf16",
@@ -75,6 +77,7 @@ def chat(
     language = load_language(
         model,
         name,
+        target=target,
         threads=threads,
         context=context,
         sequences=1,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ..support.errors import UsageError
-from ..support.options import get
+from ..support.options import DEFAULT_TARGET, get
 from .app import app
-from .common import Debug, Quiet, Verbose, note, set_debug, set_loudness
+from .common import Debug, Quiet, Target, Verbose, note, set_debug, set_loudness
 from .language import CacheDtype, Context, Draft, Template, Threads, need, template_text
 
 
@@ -31,6 +31,7 @@ def serve(
         str | None,
         typer.Option("--api-key", metavar="KEY", help="The key clients must send; default: TILEWRIGHT_API_KEY."),
     ] = None,
+    target: Target = DEFAULT_TARGET,
     threads: Threads = None,
     context: Context = 4096,
     sequences: Annotated[int, typer.Option(min=1, metavar="N", help="Most requests that run at a time.")] = 16,
@@ -113,6 +114,7 @@ def serve(
     settings: dict[str, Any] = {
         "language": next(iter(languages.items()), None),
         "options": {
+            "target": target,
             "threads": threads,
             "context": context,
             "sequences": sequences,

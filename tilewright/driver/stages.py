@@ -126,8 +126,9 @@ def layout(state: State) -> None:
         if d.grid_costs is not None:
             split = [pass_text(make(n, costs=d.grid_costs)) for n in ("split-attention", "split-products")]
             _passes(state, f"match-pages,{','.join(split)},dce")
-        elif d.cores > 1:
-            _passes(state, pass_text(make("split-ragged-attention", threads=d.cores)))
+        threads = d.cores if d.grid_costs is None else d.grid_costs.processors
+        if threads > 1:
+            _passes(state, pass_text(make("split-ragged-attention", threads=threads)))
         state.module.verify("layout")
 
 

@@ -58,8 +58,8 @@ class LLM:
     path: a Hugging Face folder, a GGUF file, or a package of `tilewright quantize-llm`. context: most tokens of a
     prompt and its text. memory: bytes of the cache (GiB: ``memory=2 << 30``); without it four texts of full length.
     draft: path of a small model of the same vocabulary that proposes tokens. show: a progress bar on a terminal while
-    the model is loaded and compiled. engine: options of `LLMEngine`. Others, as ``threads``, ``cache_dtype``,
-    ``sequences``, ``precision``, are those of `program.load_model`.
+    the model is loaded and compiled. engine: options of `LLMEngine`. Others, as ``target``, ``threads``,
+    ``cache_dtype``, ``sequences``, ``precision``, are those of `program.load_model`.
 
     Errors: those of `load_model`, and UsageError for a request that does not fit.
     """

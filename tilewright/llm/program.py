@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from ..support.aligned import aligned_copy
 from ..support.errors import InputError, PackageError, UsageError
 from ..support.files import own_folder, trusted
 from ..support.lru_folder import trim, used
-from ..support.options import Options, get
+from ..support.options import DEFAULT_TARGET, Options, get
 from ..targets import base
 from .batch import Batch, ModelLimits, StepResult
 from .plan import DECODE_TOKENS, REPORT, Hook, ModelPlan, ModelSource
@@ -56,39 +56,51 @@ class CompiledRunner:
         self._snapshots = frozenset(found["snapshots"])
         self._decode, self._prefill = entries["decode"], entries["prefill"]
         self._names = [t.name for t in self._decode.inputs]
+        self._on_device = base.recorded(self._decode.package.target).shares == "device"
 
     def step(self, batch: Batch) -> StepResult:
         """Run the model. InputError for arrays that do not fit together, or numbers that lead outside of the cache."""
         _check(batch, self.limits)
         entry = self._decode if len(batch.tokens) <= DECODE_TOKENS else self._prefill
+        if self._on_device:  # which records its commands for each size: there are few widths of the table
+            batch = replace(batch, table=_widened(batch.table, -(-self.limits.context // self.limits.page_length)))
         logits, hidden = entry(*[getattr(batch, n) for n in self._names])
         return StepResult(logits, hidden)
 
+    def begun(self) -> CompiledRunner:
+        """Itself, with weights and kernels on its device, if it has one, whose driver compiles them now: steps are run
+        that write nothing."""
+        for count in (1, min(DECODE_TOKENS + 1, self.limits.context)) if self._on_device else ():
+            first, none, some = np.zeros(1, np.int32), np.full(count, -1, np.int32), np.arange(count, dtype=np.int32)
+            table, size = np.zeros((1, -(-count // self.limits.page_length)), np.int32), first + np.int32(count)
+            starts = np.concatenate([first, size])
+            self.step(Batch(0 * some, some, none, starts, size, table, first, none[:1], none))
+        return self
+
     def copy(self, pages: Sequence[tuple[int, int]], snapshots: Sequence[tuple[int, int]] = ()) -> None:
         """Copy pages, and snapshots, of all layers: pairs of from and to, one after the other."""
-        for _, values, pairs in self._pools(pages, snapshots):
-            for old, new in pairs:
-                values[new] = values[old]
+        for name, pairs in self._pools(pages, snapshots):
+            self.executable.states.move(name, pairs)
 
     def read(self, pages: Sequence[int], snapshots: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Copies of pages and snapshots, by the name of the state."""
-        return {name: values[np.asarray(at, np.intp)] for name, values, at in self._pools(pages, snapshots)}
+        return {name: self.executable.states.rows(name, at) for name, at in self._pools(pages, snapshots)}
 
     def write(self, values: dict[str, np.ndarray], pages: Sequence[int], snapshots: Sequence[int] = ()) -> None:
         """The inverse of `read`, to other pages and snapshots."""
-        for name, mine, at in self._pools(pages, snapshots):
+        for name, at in self._pools(pages, snapshots):
             if len(at):
-                mine[np.asarray(at, np.intp)] = values[name]
+                self.executable.states.put(name, at, values[name])
 
-    def _pools(self, pages: Sequence[Any], snapshots: Sequence[Any]) -> Iterator[tuple[str, np.ndarray, Sequence[Any]]]:
-        states = self.executable.states
-        for name in states:
-            yield name, states[name], snapshots if name in self._snapshots else pages
+    def _pools(self, pages: Sequence[Any], snapshots: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+        for name in self.executable.states:
+            yield name, snapshots if name in self._snapshots else pages
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the weights and the form of the cache: states that were saved fit a model with the same one."""
-        found = hashlib.sha256(repr([(n, s.dtype, s.shape[1:]) for n, s in self.executable.states.items()]).encode())
+        states = [s.tensor for s in self._decode.package.program.states]
+        found = hashlib.sha256(repr([(t.name, t.numpy_dtype, t.shape[1:]) for t in states]).encode())
         for array in self._decode.package.constants:
             found.update(f"{array.dtype} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -105,6 +117,12 @@ class CompiledRunner:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a package that `load_model` reads."""
         self.executable.save(path)
+
+
+def _widened(table: np.ndarray, most: int) -> np.ndarray:
+    """A table with zeros behind its columns: a power of two of them, at most `most`."""
+    columns = min(1 << (table.shape[1] - 1).bit_length(), most)
+    return np.pad(table, ((0, 0), (0, max(columns - table.shape[1], 0))))
 
 
 def _check(batch: Batch, limits: ModelLimits) -> None:
@@ -170,6 +188,7 @@ def compile_model(
 def load_model(
     path: str | os.PathLike[str],
     *,
+    target: str = DEFAULT_TARGET,
     threads: int | None = None,
     context: int = 4096,
     sequences: int = 16,
@@ -186,12 +205,12 @@ def load_model(
     a package that `save` wrote.
 
     context: most positions of a sequence. sequences, tokens: most of one step. cache_tokens: positions of all pages
-    together; None: all sequences at full length, as memory is taken when it is written. cache: keep the compiled
-    program on disk, so that a second start loads it. progress: is called with what is done now and how far that is,
-    0 to 1.
+    together; None: all sequences at full length, as memory is taken when it is written (of a GPU it is taken at once).
+    cache: keep the compiled program on disk, so that a second start loads it. progress: is called with what is done now
+    and how far that is, 0 to 1.
 
-    ModelError, UnsupportedError: a checkpoint that is damaged, or asks for what is not known. A package has limits of
-    its own: those given here have no meaning for it.
+    ModelError, UnsupportedError: a checkpoint that is damaged, or asks for what is not known. A package has limits and
+    a target of its own: those given here have no meaning for it. TilewrightError if its device is not here.
     """
     report = progress or (lambda stage, part: None)
     report("looking at the files", 0.0)
@@ -200,12 +219,13 @@ def load_model(
         executable = load(path, threads=threads)
         if not isinstance(executable, MultiExecutable):
             raise PackageError(f"{path} is no language model", stage="load")
-        return CompiledRunner(executable)
+        return CompiledRunner(executable).begun()
     pages = -(-(cache_tokens or sequences * context) // page_length)
     plan = ModelPlan(context, sequences, tokens, page_length, pages, snapshots, cache_dtype, precision)
-    options = Options.of(threads=threads, cache=cache)
+    options = Options.of(target=target, threads=threads, cache=cache)
     place = _place(source, plan, options) if keeps(options) else None
     if place is not None and (found := _kept(place, threads)) is not None:
+        found.begun()
         report("ready", 1.0)
         return found
     model, weights = source.read()
@@ -217,6 +237,7 @@ def load_model(
         packages = compiled(model, weights, plan, options, progress, unloaded=True)
         report("keeping the program", 0.95)
         runner = _keep(packages, place, options)
+    runner.begun()
     report("ready", 1.0)
     return runner
 

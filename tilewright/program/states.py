@@ -21,6 +21,19 @@ class StateOnDevice(Protocol):
     def replaced(self) -> None:
         """The host's array has another value now."""
 
+    def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
+        """Copy rows along the first dimension to the host; nothing, and False, if the value is not there or only
+        brought as a whole."""
+        return False
+
+    def put(self, at: Sequence[int], values: np.ndarray) -> bool:
+        """The inverse of `rows`."""
+        return False
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """Copy rows to other rows, pairs of from and to, one after the other; see `rows`."""
+        return False
+
 
 class StateBuffer:
     """The memory of one state, zeros at first: one buffer, or two that change places after every run.
@@ -64,6 +77,25 @@ class StateBuffer:
 
     def _filled(self) -> np.ndarray:
         return self.array if self.axis is None else self.array[(slice(None),) * self.axis + (slice(self.length),)]
+
+    def rows(self, at: Sequence[int]) -> np.ndarray:
+        """Copies of rows along the first dimension; of a large state on a device no others are brought to the host."""
+        out = np.empty((len(at), *self.tensor.shape[1:]), self.tensor.numpy_dtype)
+        if self.on_device is None or not self.on_device.rows(at, out):
+            out[...] = self.value[np.asarray(at, np.intp)]
+        return out
+
+    def put(self, at: Sequence[int], values: np.ndarray) -> None:
+        """The inverse of `rows`."""
+        if self.on_device is None or not self.on_device.put(at, values):
+            self.value[np.asarray(at, np.intp)] = values
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy rows to other rows: pairs of from and to, one after the other."""
+        if self.on_device is None or not self.on_device.move(pairs):
+            value = self.value
+            for old, new in pairs:
+                value[new] = value[old]
 
     def assign(self, value: np.ndarray) -> None:
         """Copy a value, of a state that grows one of any length that there is room for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -51,6 +51,22 @@ class States(Mapping[str, np.ndarray]):
         array = arrays.to_array(value, infos[number], infos, "state")
         with self._between_calls():
             self._buffers.buffers[number].assign(array)
+
+    def rows(self, name: str, at: Sequence[int]) -> np.ndarray:
+        """Copies of rows along the first dimension. On a device the rest of the state stays there, as in `put` and
+        `move`."""
+        with self._between_calls():
+            return self._buffers.buffers[self._numbers[name]].rows(at)
+
+    def put(self, name: str, at: Sequence[int], values: np.ndarray) -> None:
+        """The inverse of `rows`."""
+        with self._between_calls():
+            self._buffers.buffers[self._numbers[name]].put(at, values)
+
+    def move(self, name: str, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy rows to other rows: pairs of from and to, one after the other."""
+        with self._between_calls():
+            self._buffers.buffers[self._numbers[name]].move(pairs)
 
     def _as_long_as(self, value: npt.ArrayLike, number: int) -> TensorInfo:
         """A state that grows, as long as a value that it is to have; as long as may be if that is longer."""

@@ -301,6 +301,12 @@ class Machine:
     def occupancy(self) -> Occupancy:
         return Occupancy()
 
+    @property
+    def threads_in_turn(self) -> bool:
+        """Whether the threads of a block run one after the other, as a processor runs them: what they exchange costs
+        more than a sum that is shared saves."""
+        return False
+
     # ---- threads
 
     @property

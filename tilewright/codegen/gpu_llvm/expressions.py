@@ -213,6 +213,31 @@ def _reciprocal_root(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str
     return GpuLlvmValue(x.text.op(f"fdiv {llvm_type(dtype)} {literal(1.0, dtype)}, {root.ssa}"), dtype)
 
 
+def _dot_of_bytes(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
+    """dot4(w, a, b, c, d): the four bytes of a word, without a sign, times four signed ones."""
+    op, total = x.text.op, "0"
+    for i, factor in enumerate(args[1:]):
+        byte = op(f"and i32 {op(f'lshr i32 {args[0].ssa}, {8 * i}')}, 255")
+        wide = op(f"sext i8 {factor.ssa} to i32")
+        total = op(f"add i32 {total}, {op(f'mul i32 {byte}, {wide}')}")
+    return GpuLlvmValue(total, dtype)
+
+
+def _bytes_of_table(x: GpuLlvmExpressions, args: list[GpuLlvmValue], dtype: str) -> GpuLlvmValue:
+    """table4(w, t0, t1, t2, t3): for each byte of a word, a number below 16, that byte of the table."""
+    op, (word, *table), found = x.text.op, (a.ssa for a in args), "0"
+    for shift in (0, 8, 16, 24):
+        at = op(f"and i32 {op(f'lshr i32 {word}, {shift}')}, 15")
+        part = table[3]
+        for i in (2, 1, 0):
+            below = op(f"icmp ult i32 {at}, {4 * i + 4}")
+            part = op(f"select i1 {below}, i32 {table[i]}, i32 {part}")
+        bits = op(f"shl i32 {op(f'and i32 {at}, 3')}, 3")
+        byte = op(f"and i32 {op(f'lshr i32 {part}, {bits}')}, 255")
+        found = op(f"or i32 {found}, {op(f'shl i32 {byte}, {shift}')}")
+    return GpuLlvmValue(found, dtype)
+
+
 #: operations of several instructions
 _COMPOSED: dict[str, Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], GpuLlvmValue]] = {
     "isnan": _is("nan"),
@@ -226,6 +251,8 @@ _COMPOSED: dict[str, Callable[[GpuLlvmExpressions, list[GpuLlvmValue], str], Gpu
     "ceildivui": _unsigned_up,
     "mulhsi": _upper_word,
     "rsqrt": _reciprocal_root,
+    "dot4": _dot_of_bytes,
+    "table4": _bytes_of_table,
 }
 
 

@@ -38,6 +38,11 @@ class CudaKernel:
     maps: tuple[TensorMap, ...] = ()
     open: OpenLaunch | None = None
 
+    @property
+    def variants(self) -> tuple[CudaKernel, ...]:
+        """See `tilewright.targets.gpu.device.DeviceKernel`."""
+        return (self,)
+
     def at(self, launch: LaunchAt) -> CudaKernel:
         """See `tilewright.targets.gpu.device.DeviceKernel`."""
         return replace(self, grid=launch.grid)

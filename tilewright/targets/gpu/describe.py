@@ -49,6 +49,7 @@ class GpuDescription(Machine):
     thread_work: int = 64
     arena_align: int = 256
     split_scans: int = 32
+    threads_in_turn: bool = False
 
     @property
     def axes(self) -> tuple[Axis, ...]:

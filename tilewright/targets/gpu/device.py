@@ -18,6 +18,13 @@ class DeviceKernel(Protocol):
     def open(self) -> OpenLaunch | None:
         """What the host computes for each size, if there are open ones."""
 
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def variants(self) -> tuple[DeviceKernel, ...]:
+        """Itself, and all others that `placed` gives."""
+
     def at(self, launch: LaunchAt) -> DeviceKernel:
         """The kernel with its launch parameters at a size."""
 

@@ -11,7 +11,6 @@ from itertools import combinations
 
 from torch_mlir import ir
 
-from ...codegen.gpu.open_sizes import has_sizes
 from ...schedule.inplace import inplace_pairs
 from ...schedule.nest import Nest
 from ...tensor.analysis import source_of
@@ -37,10 +36,7 @@ def read_states(state: CompilationState) -> dict[str, set[int]]:
 
 
 def pairs_of(nest: Nest, states: set[int]) -> Pairs:
-    """(output, input) by position: what may share memory, where the input is a state in some call. None of a kernel
-    with open sizes: what is in its table depends on its parameters."""
-    if has_sizes(nest):
-        return ()
+    """(output, input) by position: what may share memory, where the input is a state in some call."""
     positions = {p.name: i for i, p in enumerate(nest.params)}
     found = ((positions[o], positions[i]) for o, i in inplace_pairs(nest))
     return tuple(p for p in found if p[1] in states)[:MOST]

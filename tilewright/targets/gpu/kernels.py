@@ -43,6 +43,11 @@ class GpuKernel:
     #: the kernels of calls where outputs are these inputs: pairs by position
     in_place: tuple[tuple[Pairs, GpuKernel], ...] = ()
 
+    @property
+    def variants(self) -> tuple[GpuKernel, ...]:
+        """See `device.DeviceKernel`."""
+        return self, *(k for _, k in self.in_place)
+
     def at(self, launch: LaunchAt) -> GpuKernel:
         """See `device.DeviceKernel`."""
         return replace(self, launch=replace(self.launch, grid=launch.grid))

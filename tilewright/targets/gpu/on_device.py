@@ -30,6 +30,12 @@ class OnDevice(Target):
     keeps_states = takes_sizes = True
     shares = "device"
 
+    def toolchain(self) -> str:
+        """See `tilewright.targets.base.Target`: the driver, which compiles what we write, has no part in it."""
+        from ...codegen.llvm.assemble import toolchain
+
+        return toolchain()
+
     def built(self, nest: Nest) -> DeviceKernel:
         """A kernel as devices take it, of a finished nest."""
         raise NotImplementedError

@@ -42,11 +42,12 @@ class OpenGpuRunner(GpuRunner):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         assert self.program.open is not None
-        asked = {s: k.open.formulas for s, k in self.kernels.items() if k.open is not None}
+        kernels = [v for k in self.kernels.values() for v in k.variants if v.open is not None]
+        asked = {k: k.open.formulas for k in kernels if k.open is not None}
         every = tuple(dict.fromkeys(f for formulas in asked.values() for f in formulas))
         number = {f: i for i, f in enumerate(every)}
         #: kernels with open sizes, and the numbers of their formulas among those of all
-        self.asked = {s: [number[f] for f in formulas] for s, formulas in asked.items()}
+        self.asked = {k: [number[f] for f in formulas] for k, formulas in asked.items()}
         try:
             self.formulas = function(every, len(self.program.open.dims))
         except ValueError as e:
@@ -55,15 +56,13 @@ class OpenGpuRunner(GpuRunner):
     def context(self) -> OpenGpuContext:
         return OpenGpuContext(self, self.open_device())
 
-    def launches(self, sizes: Mapping[str, int]) -> dict[str, tuple[DeviceKernel, LaunchAt]]:
-        """The kernels with open sizes as they are launched for these, and what they need for it."""
+    def launches(self, sizes: Mapping[str, int]) -> dict[DeviceKernel, LaunchAt]:
+        """What the kernels with open sizes need to be launched for these."""
         assert self.program.open is not None
         numbers, found = self.formulas(self.program.open.values(sizes)), {}
-        for symbol, places in self.asked.items():
-            kernel = self.kernels[symbol]
+        for kernel, places in self.asked.items():
             assert kernel.open is not None
-            at = kernel.open.at([numbers[i] for i in places], symbol)
-            found[symbol] = kernel.at(at), at
+            found[kernel] = kernel.open.at([numbers[i] for i in places], kernel.name)
         return found
 
 
@@ -155,20 +154,21 @@ class OpenGpuContext(GpuContext):
     def steps(self) -> tuple[Step, ...]:
         made: list[Step] = []
         copies, launches = iter(self.size.copies), self.runner.launches(self.size.sizes)
-        kernels: dict[str, DeviceKernel] = {**self.runner.kernels, **{s: k for s, (k, _) in launches.items()}}
-        self.grow_scratch(max((k.scratch_bytes for k in kernels.values()), default=0))
-        tables = self.tables({s: at.table for s, (_, at) in launches.items()})
+        kernels = self.runner.kernels
+        opened = (k.at(launches[k]) if k in launches else k for k in kernels.values())
+        self.grow_scratch(max((k.scratch_bytes for k in opened), default=0))
+        tables = self.tables({k: at.table for k, at in launches.items()})
         for call in self.program.calls:
             if call.symbol == COPY:
                 count = next(copies)
                 made.append(Move(*(self.placed(a, count) for a in call.args)))
                 continue
-            kernel, at = kernels[call.symbol], launches.get(call.symbol)
-            nbytes = at[1].nbytes if at is not None else [a.nbytes for a in call.args]
+            at = launches.get(kernels[call.symbol])
+            nbytes = at.nbytes if at is not None else [a.nbytes for a in call.args]
             parts = [self.placed(a, n) for a, n in zip(call.args, nbytes, strict=True)]
-            if at is not None:
-                parts.append(tables[call.symbol])
-            kernel, given = kernel.placed(parts)
+            kernel, given = kernels[call.symbol].placed(parts)
+            if kernel in launches:
+                kernel, given = kernel.at(launches[kernel]), (*given, tables[kernel])
             made.append(Dispatch(kernel, given, self.scratch if kernel.scratch_bytes else None))
         return tuple(made)
 
@@ -187,19 +187,19 @@ class OpenGpuContext(GpuContext):
             self.size.recordings.clear()
             self.kept[tuple(self.size.sizes.values())] = self.size
 
-    def tables(self, numbers: Mapping[str, tuple[int, ...]]) -> dict[str, BufferSlice]:
+    def tables(self, numbers: Mapping[DeviceKernel, tuple[int, ...]]) -> dict[DeviceKernel, BufferSlice]:
         """The tables of kernels, one behind the other in a buffer of the device."""
         size = self.size
-        arrays = {symbol: np.array(t or (0,), np.int32) for symbol, t in numbers.items()}
+        arrays = {kernel: np.array(t or (0,), np.int32) for kernel, t in numbers.items()}
         ends = np.cumsum([align_up(a.nbytes, PART_ALIGN_BYTES) for a in arrays.values()]).tolist()
         starts = dict(zip(arrays, [0, *ends], strict=False))
         if size.tables is None and arrays:
             whole = np.zeros(ends[-1], np.uint8)
-            for symbol, a in arrays.items():
-                whole[starts[symbol] : starts[symbol] + a.nbytes] = a.view(np.uint8)
+            for kernel, a in arrays.items():
+                whole[starts[kernel] : starts[kernel] + a.nbytes] = a.view(np.uint8)
             size.tables = self.device.allocate(whole.nbytes)
             self.device.write(size.tables, whole)
-        return {symbol: BufferSlice(size.tables, starts[symbol], a.nbytes) for symbol, a in arrays.items()}
+        return {kernel: BufferSlice(size.tables, starts[kernel], a.nbytes) for kernel, a in arrays.items()}
 
     def close(self) -> None:
         super().close()

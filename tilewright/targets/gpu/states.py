@@ -3,12 +3,17 @@ request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...program.states import StateBuffer
 from ...support.errors import TilewrightError
-from .device import Device
+from .device import BufferSlice, Device, Move, Run
 from .failure import failure
+
+#: bytes at whose multiples parts of buffers begin
+WORD = 4
 
 
 class DeviceState:
@@ -54,6 +59,42 @@ class DeviceState:
     def replaced(self) -> None:
         """The host's array has another value now."""
         self._there, self._whole = False, True
+
+    def rows(self, at: Sequence[int], out: np.ndarray) -> bool:
+        """See `program.states.StateOnDevice`."""
+        return self._moved(Run((), outputs=tuple(map(self._row, at))), (), list(out))
+
+    def put(self, at: Sequence[int], values: np.ndarray) -> bool:
+        """See `program.states.StateOnDevice`."""
+        given = np.ascontiguousarray(values, self.host.tensor.numpy_dtype)
+        return self._moved(Run((), inputs=tuple(map(self._row, at))), list(given), ())
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """See `program.states.StateOnDevice`. By way of a buffer, as some drivers copy none to itself."""
+        if self._row_bytes is None:
+            return False
+        between = BufferSlice(self.device.allocate(self._row_bytes), 0, self._row_bytes)
+        places = [(self._row(old), self._row(new)) for old, new in pairs]
+        return self._moved(Run(tuple(m for a, b in places for m in (Move(a, between), Move(between, b)))), (), ())
+
+    @property
+    def _row_bytes(self) -> int | None:
+        """Of a row, if the device has the value and its rows are whole words."""
+        self._check()
+        tensor = self.host.tensor
+        nbytes = tensor.nbytes // max(tensor.shape[0], 1)
+        return nbytes if self._there and nbytes and nbytes % WORD == 0 else None
+
+    def _row(self, number: int) -> BufferSlice:
+        nbytes = self.host.tensor.nbytes // self.host.tensor.shape[0]
+        return BufferSlice(self.buffers[self.front], number * nbytes, nbytes)
+
+    def _moved(self, run: Run, given: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+        if self._row_bytes is None:
+            return False
+        parts = ([row.reshape(-1).view(np.uint8) for row in rows] for rows in (given, wanted))
+        self.device.run(self.device.record(run), *parts)
+        return True
 
     # ---- for runs ----
 

@@ -6,22 +6,20 @@ from typing import Protocol
 
 import numpy as np
 
-from ...program.states import StateBuffer
+from ...program.states import StateBuffer, StateOnDevice
 from ..gpu.device import Device
 from ..gpu.states import DeviceState, broken
 
 
-class StateOnADevice(Protocol):
-    """A state where it lies (`program.states.StateOnDevice` for the host)."""
+class StateOnADevice(StateOnDevice, Protocol):
+    """A state where it lies."""
 
     def bring(self) -> None: ...
     def done(self, swapped: bool) -> None: ...
     def failed(self, in_place: bool) -> None: ...
-    def fetch(self, array: np.ndarray) -> None: ...
-    def replaced(self) -> None: ...
 
 
-class HostState:
+class HostState(StateOnDevice):
     """A state in the host's memory: its value is where the host looks, unless a run failed that was writing it."""
 
     def __init__(self, host: StateBuffer) -> None:

@@ -41,7 +41,9 @@ class OpenClTarget(PlacedText):
     def describe(self) -> GpuDescription:
         """Drivers of processors make vectors of neighbouring threads, which longer accesses of a thread keep apart."""
         kind = self.kind or self.kind_here()
-        return GpuDescription(vector_bytes=4) if kind == "processor" else GpuDescription(byte_products=True)
+        if kind == "processor":
+            return GpuDescription(vector_bytes=4, threads_in_turn=True)
+        return GpuDescription(byte_products=True)
 
     def kind_here(self) -> str:
         """That of the device that would run here; a GPU where there is none."""

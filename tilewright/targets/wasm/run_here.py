@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...program.package import Package
-from ...program.states import StateBuffer, StateBuffers
+from ...program.states import StateBuffer, StateBuffers, StateOnDevice
 from ...support.errors import PackageError, UsageError
 from ..base import Context, ProgramRunner
 from .description import WasmDescription
@@ -150,7 +150,7 @@ class WasmContext(Context):
         self._finalizer()
 
 
-class StateInNode:
+class StateInNode(StateOnDevice):
     """A state in the memory of a Node process (`program.states.StateOnDevice`). moved: a run has written it since the
     host has seen it. ahead: the host may have another value, for a view of it was given out."""
 

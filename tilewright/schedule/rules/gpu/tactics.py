@@ -67,6 +67,10 @@ def no_grid(machine: Machine) -> str:
     return "" if has_blocks(machine) else "the machine has no grid of blocks"
 
 
+def in_turn(machine: Machine) -> str:
+    return "the threads of a block run in turn: loops of their own are faster" if machine.threads_in_turn else ""
+
+
 def not_loops(kernel: Kernel, machine: Machine) -> str:
     """Why a rule for loops does not take a kernel: the machine has no blocks, or it is an operator's own nest."""
     return no_grid(machine) or ("an operator with a loop nest of its own" if kernel.opaque else "")
@@ -78,4 +82,4 @@ def not_whole(kernel: Kernel, machine: Machine) -> str:
     return no_grid(machine) or ("an operator with a loop nest of its own, or a part of a kernel" if part else "")
 
 
-__all__ = ["loops_rule", "no_grid", "not_loops", "not_whole", "operator_rule"]
+__all__ = ["in_turn", "loops_rule", "no_grid", "not_loops", "not_whole", "operator_rule"]
