@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
-DTYPES |= {"U32": "ui32"}  # of packages of `quantize-llm`
+DTYPES |= {"U32": "ui32", "F8_E4M3": "f8E4M3FN", "F8_E5M2": "f8E5M2"}  # of models that are quantized
 INDEX = "model.safetensors.index.json"
 
 
@@ -73,14 +73,19 @@ class FolderSource:
     def read(self) -> tuple[DecoderModel, dict[str, Any]]:
         from .architectures import find
         from .quantize.package import KEY, weights_of
+        from .quantized_checkpoint import KEY as QUANTIZED
+        from .quantized_checkpoint import read_quantized
 
         checkpoint = self._checkpoint
-        config = {n: v for n, v in checkpoint.config.items() if n != KEY}
+        config = {n: v for n, v in checkpoint.config.items() if n not in (KEY, QUANTIZED)}
         architecture = find(config)
         model = architecture.model(config)
         if KEY in checkpoint.config:
             return model, weights_of(checkpoint.config[KEY], checkpoint.tensors)
-        return model, architecture.weights(model, checkpoint.tensors)
+        tensors: Mapping[str, Any] = checkpoint.tensors
+        if said := checkpoint.config.get(QUANTIZED):
+            tensors = read_quantized(said, tensors)
+        return model, architecture.weights(model, tensors)
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
