@@ -38,11 +38,17 @@ class Checkpoint:
         self.files = [map_file(p) for p in self._paths()]
         self.tensors: dict[str, np.ndarray] = {}
         for file in self.files:
-            self.tensors.update(tensors_of(file))
+            found = tensors_of(file)
+            if twice := sorted(found.keys() & self.tensors.keys()):
+                raise ModelError(f"tensor {twice[0]!r} is in {file.path.name} and in a file before it", stage="import")
+            self.tensors.update(found)
 
     def _paths(self) -> list[Path]:
         if (self.path / INDEX).is_file():
-            names = sorted(set(_json(self.path / INDEX)["weight_map"].values()))
+            places = _json(self.path / INDEX).get("weight_map")
+            if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+                raise ModelError(f"{self.path / INDEX} has no weight_map of names of files", stage="import")
+            names = sorted(set(places.values()))
             if any(os.path.basename(n) != n for n in names):
                 raise ModelError(f"{self.path / INDEX} names files outside of its folder", stage="import")
             missing = [n for n in names if not (self.path / n).is_file()]
@@ -103,12 +109,15 @@ def _number(x: dict[str, Any]) -> Any:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
+        made = json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
+        if not isinstance(made, dict):
+            raise ValueError("it holds no object")
+        return made
     except OSError as e:
         raise ModelError(
             f"cannot read {path}: {e.strerror}", stage="import", hint="a model is a folder of Hugging Face"
         ) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ModelError(f"{path} is not JSON: {e}", stage="import") from e
 
 
@@ -122,7 +131,7 @@ def tensors_of(file: MappedFile) -> dict[str, np.ndarray]:
         header.pop("__metadata__", None)
         data = file.data[8 + length :]
         return {name: _tensor(name, data, **info) for name, info in header.items()}
-    except (ValueError, TypeError, AttributeError) as e:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise ModelError(f"{file.path} is no safetensors file: {e}", stage="import") from e
 
 
