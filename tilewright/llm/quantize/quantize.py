@@ -84,7 +84,7 @@ def quantize(
 
     method: "rtn" rounds to nearest; "awq" first scales columns by the size of the activations; "gptq" makes up for
     what is lost. The two run the model on the first `most_tokens` of the tokens `calibration`. Embedding and head get 8
-    bits. Experts of mixtures are rounded to nearest by each method. What chooses experts, and what is not multiplied with
+    bits. Experts of mixtures are rounded to nearest by each method. What chooses them, and what is not multiplied with
     activations, stays as it is.
 
     UsageError for a method, a format or a folder that is not possible; ModelError, UnsupportedError as in `load_model`.
