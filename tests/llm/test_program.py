@@ -225,7 +225,8 @@ def without(*names):
     [
         ({"model_type": "bloom"}, None, UnsupportedError, "no architecture 'bloom'.*(\n.*)*gemma2.*llama"),
         ({"attention_sink_size": 4}, None, UnsupportedError, "attention_sink_size = 4"),
-        ({"quantization_config": {"bits": 4}}, None, UnsupportedError, "quantization_config"),
+        ({"quantization_config": {"bits": 4}}, None, UnsupportedError, "quantized by 'None'"),
+        ({"vocab_size": 130}, None, ModelError, r"embedding.weight is \[128, 64\], config.json says \[130, 64\]"),
         ({"hidden_act": "mish"}, None, UnsupportedError, "hidden_act = 'mish'"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, None, UnsupportedError, "'dynamic'"),
         (
@@ -266,6 +267,20 @@ def test_folders_that_are_damaged(tmp_path):
     refuses("lacks b.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
     refuses("outside of its folder")
+    for wrong in ("{}", '{"weight_map": {"a": 1}}'):
+        (tmp_path / "model.safetensors.index.json").write_text(wrong)
+        refuses("no weight_map")
+    (tmp_path / "model.safetensors.index.json").unlink()
+    path.rename(tmp_path / "model-1.safetensors")
+    (tmp_path / "model-1.safetensors").write_bytes(whole)
+    (tmp_path / "model-2.safetensors").write_bytes(whole)
+    refuses("is in model-2.safetensors and in a file before it")
+    large = json.dumps({"a": {"dtype": "F32", "shape": [1 << 70], "data_offsets": [0, 0]}})
+    for header in (large, "[" * 100_000, '{"a": 1}'):
+        (tmp_path / "model-2.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+        refuses("no safetensors file")
+    (tmp_path / "config.json").write_text("[]")
+    refuses("holds no object")
     with pytest.raises(UsageError, match="there is no model"):
         load_model(tmp_path / "nothing")
     with pytest.raises(UsageError, match="dtype is"):

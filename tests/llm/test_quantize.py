@@ -120,6 +120,27 @@ def test_a_quantized_folder(tmp_path):
         FolderSource(tmp_path / "rtn").read()
 
 
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
+def test_experts(method, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    model = folders.saved("qwen3_moe", tmp_path / "source")
+    tokens = np.random.default_rng(1).integers(1, 99, 200).tolist()
+    quantize(tmp_path / "source", tmp_path / "out", method, Format(8, 16), calibration=tokens, threads=1)
+    found, weights = FolderSource(tmp_path / "out").read()
+    at = "layers.1.mlp.experts.5"
+    assert all(isinstance(weights[f"{at}.{n}.weight"], BlockWeights) for n in ("gate", "up"))
+    assert not isinstance(weights[f"{at}.down.weight"], BlockWeights)  # its rows of 24 numbers are no blocks
+    assert not isinstance(weights["layers.1.mlp.router.weight"], BlockWeights)
+    plan = ModelPlan(
+        context=64, sequences=1, tokens=64, page_length=folders.PAGE, pages=folders.PAGES, dtype="f32", precision="f32"
+    )
+    runner = compile_model(found, weights, plan, Options.of(threads=1))
+    got = folders.Sequences(runner, 1).step({0: tokens[:20]})[0]
+    with torch.no_grad():
+        wanted = model(torch.tensor([tokens[:20]])).logits[0].numpy()
+    assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.03
+
+
 def test_the_command(tmp_path, capsys):
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     source = tmp_path / "source"

@@ -127,7 +127,7 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path, kind):
     if kind == "pieces":
         hf.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     folder = folder_of(tmp_path, hf)
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 2]}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 2], "top_k": 20, "min_p": 9}')
     tokenizer, want = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
     texts = random_texts(60)
     for text in texts:
@@ -137,6 +137,7 @@ def test_a_folder_is_read_as_transformers_reads_it(tmp_path, kind):
     check_bytes(tokenizer, texts)
     assert (tokenizer.bos, tokenizer.vocabulary) == (want.bos_token_id, len(want))
     assert tokenizer.eos == {2, 3, want.eos_token_id}
+    assert tokenizer.sampling == {"top_k": 20}  # what has no meaning is left out
     assert tokenizer.token_bytes(10**6) == b""
     assert tokenizer.encode("\ud800") == tokenizer.encode("?")
 
@@ -218,3 +219,19 @@ def test_what_cannot_be_read(tmp_path):
         tokenizer_of(GgufFile("x", {"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": ["a"]}))
     with pytest.raises(UnsupportedError, match="'fancy'"):
         tokenizer_of(GgufFile("x", gguf_of(byte_level([]), "gpt2", "fancy")))
+
+
+def test_a_request_says_less_than_the_model():
+    pytest.importorskip("starlette", reason="starlette is not installed")
+    from tests.llm.fake_runner import ByteTokenizer, FakeRunner
+    from tilewright.llm.llm import LLM
+    from tilewright.llm.server.body import Fields
+    from tilewright.llm.server.sampling import ServerLimits, sampling_of
+
+    own = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}
+    found = sampling_of(Fields({"temperature": 0.2, "top_p": 0.9}), ServerLimits(), 258, own)
+    assert [found[n] for n in ("temperature", "top_k", "top_p", "repetition_penalty")] == [0.2, 20, 0.9, 1.1]
+    tokenizer = ByteTokenizer()
+    tokenizer.sampling = own
+    with LLM.of(FakeRunner(), tokenizer) as llm:
+        assert (llm.sampling.temperature, llm.sampling.top_k, llm.sampling.max_tokens) == (0.6, 20, 256)

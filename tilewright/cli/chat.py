@@ -29,13 +29,22 @@ HELP = "/reset begins again, /system TEXT sets the system's message, /save FILE 
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system's message.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, max=5, help="0 takes the most probable token.")] = 0.7,
-    top_p: Annotated[float, typer.Option("--top-p", min=0.001, max=1, help="Part of the probability.")] = 0.95,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, metavar="N", help="Most probable tokens; 0: all.")] = 0,
-    min_p: Annotated[float, typer.Option("--min-p", min=0, max=1, help="Least part of the best probability.")] = 0.0,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=5, help="0: the most probable token. Usually the model's own, or 0.7.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", min=0.001, max=1, help="Part of the probability; the model's, or 0.95.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=0, metavar="N", help="Most probable tokens; 0: all.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option("--min-p", min=0, max=1, help="Least part of the best probability.")
+    ] = None,
     repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", min=0.01, max=10, help="Above 1: what was said is less likely.")
-    ] = 1.0,
+        float | None,
+        typer.Option("--repetition-penalty", min=0.01, max=10, help="Above 1: what was said is less likely."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answers.")] = None,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Most tokens of an answer.")
@@ -64,15 +73,6 @@ def chat(
 
     if not Path(model).exists() or not is_language(model):
         raise UsageError(f"{model!r} is no folder of a language model and no .gguf file", stage="command line")
-    sampling = Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        max_tokens=max_tokens,
-    )
     name = Path(model).resolve().name
     language = load_language(
         model,
@@ -87,6 +87,10 @@ def chat(
         chat_template=template_text(chat_template),
         show=not quiet,
     )
+    given = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    given = {n: v for n, v in (given | {"repetition_penalty": repetition_penalty}).items() if v is not None}
+    chosen: dict[str, Any] = {"temperature": 0.7, "top_p": 0.95, **language.defaults, **given}
+    sampling = Sampling(seed=seed, max_tokens=max_tokens, **chosen)
     try:
         Terminal(Chat(language, sampling, system), verbose).run()
     finally:

@@ -230,7 +230,7 @@ class _Builder:
             if array is None:
                 raise CompileError("a kernel wants a constant that is not one", stage="package", operator=str(v))
             called, dtype = name if len(name) < 200 else "constant", _array_type(array).dtype
-            place = key
+            place: tuple[object, ...] = key
             if not pack:  # one array in two shapes is one
                 array = array if isinstance(array, LazyArray) else np.ascontiguousarray(array)
                 same: object = array.whole if isinstance(array, LazyArray) else address(array)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: element types of safetensors -> ours
 DTYPES = {"F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "I64": "i64", "I32": "i32", "I8": "i8", "U8": "ui8"}
-DTYPES |= {"U32": "ui32"}  # of packages of `quantize-llm`
+DTYPES |= {"U32": "ui32", "F8_E4M3": "f8E4M3FN", "F8_E5M2": "f8E5M2"}  # of models that are quantized
 INDEX = "model.safetensors.index.json"
 
 
@@ -38,11 +38,17 @@ class Checkpoint:
         self.files = [map_file(p) for p in self._paths()]
         self.tensors: dict[str, np.ndarray] = {}
         for file in self.files:
-            self.tensors.update(tensors_of(file))
+            found = tensors_of(file)
+            if twice := sorted(found.keys() & self.tensors.keys()):
+                raise ModelError(f"tensor {twice[0]!r} is in {file.path.name} and in a file before it", stage="import")
+            self.tensors.update(found)
 
     def _paths(self) -> list[Path]:
         if (self.path / INDEX).is_file():
-            names = sorted(set(_json(self.path / INDEX)["weight_map"].values()))
+            places = _json(self.path / INDEX).get("weight_map")
+            if not isinstance(places, dict) or not all(isinstance(n, str) for n in places.values()):
+                raise ModelError(f"{self.path / INDEX} has no weight_map of names of files", stage="import")
+            names = sorted(set(places.values()))
             if any(os.path.basename(n) != n for n in names):
                 raise ModelError(f"{self.path / INDEX} names files outside of its folder", stage="import")
             missing = [n for n in names if not (self.path / n).is_file()]
@@ -73,14 +79,19 @@ class FolderSource:
     def read(self) -> tuple[DecoderModel, dict[str, Any]]:
         from .architectures import find
         from .quantize.package import KEY, weights_of
+        from .quantized_checkpoint import KEY as QUANTIZED
+        from .quantized_checkpoint import read_quantized
 
         checkpoint = self._checkpoint
-        config = {n: v for n, v in checkpoint.config.items() if n != KEY}
+        config = {n: v for n, v in checkpoint.config.items() if n not in (KEY, QUANTIZED)}
         architecture = find(config)
         model = architecture.model(config)
         if KEY in checkpoint.config:
             return model, weights_of(checkpoint.config[KEY], checkpoint.tensors)
-        return model, architecture.weights(model, checkpoint.tensors)
+        tensors: Mapping[str, Any] = checkpoint.tensors
+        if said := checkpoint.config.get(QUANTIZED):
+            tensors = read_quantized(said, tensors)
+        return model, architecture.weights(model, tensors)
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
@@ -98,12 +109,15 @@ def _number(x: dict[str, Any]) -> Any:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
+        made = json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
+        if not isinstance(made, dict):
+            raise ValueError("it holds no object")
+        return made
     except OSError as e:
         raise ModelError(
             f"cannot read {path}: {e.strerror}", stage="import", hint="a model is a folder of Hugging Face"
         ) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ModelError(f"{path} is not JSON: {e}", stage="import") from e
 
 
@@ -117,7 +131,7 @@ def tensors_of(file: MappedFile) -> dict[str, np.ndarray]:
         header.pop("__metadata__", None)
         data = file.data[8 + length :]
         return {name: _tensor(name, data, **info) for name, info in header.items()}
-    except (ValueError, TypeError, AttributeError) as e:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise ModelError(f"{file.path} is no safetensors file: {e}", stage="import") from e
 
 

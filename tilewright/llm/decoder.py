@@ -12,7 +12,7 @@ from ..ir.graph_builder import Maker
 from ..ir.types import Type
 from ..ops.block_weights import BlockWeights
 from ..support.dims import Dim
-from ..support.errors import UnsupportedError
+from ..support.errors import ModelError, UnsupportedError
 from .batch import ModelLimits
 from .config import CachePool, DecoderModel
 from .layers.linear import block_operands, linear, linear_tiled, rows_of_tiled, tiled_rows
@@ -73,8 +73,8 @@ def step_graph(
 
 def _embedded(step: DecoderStep) -> ir.Value:
     """Embeddings of the tokens in f32, [T, hidden]."""
-    make, model, root = step.make, step.model, LayerScope(step, "")
-    table, tokens = root.weight("embedding.weight"), step.inputs["tokens"]
+    make, model = step.make, step.model
+    table, tokens = _table(step, "embedding.weight", model.vocabulary), step.inputs["tokens"]
     if isinstance(table, BlockWeights):
         operands = block_operands(make, table, "embedding")
         x = make("block_lookup", tokens, *operands, **table.attributes, place="embedding")
@@ -89,8 +89,21 @@ def _embedded(step: DecoderStep) -> ir.Value:
         at = step.inputs["positions"]
         if model.position_offset:
             at = make("add", at, make.constant(np.int32(model.position_offset)))
-        x = make("add", x, _rows(make, root.weight("positions.weight"), at, "positions"))
+        x = make(
+            "add",
+            x,
+            _rows(make, _table(step, "positions.weight", model.positions + model.position_offset), at, "positions"),
+        )
     return x
+
+
+def _table(step: DecoderStep, name: str, rows: int) -> Any:
+    """A weight whose rows are looked up: ModelError if it has others than config.json says."""
+    table = LayerScope(step, "").weight(name)
+    if tuple(table.shape) != (rows, step.model.hidden):
+        said = f"config.json says {[rows, step.model.hidden]}"
+        raise ModelError(f"{name} is {list(table.shape)}, {said}", stage="import", hint="vocab_size, hidden_size")
+    return table
 
 
 def _rows(make: Maker, table: np.ndarray, indices: ir.Value, name: str) -> ir.Value:
@@ -105,6 +118,7 @@ def _logits(step: DecoderStep, hidden: ir.Value) -> ir.Value:
     elif model.tied:
         logits = linear(make, hidden, [root.weight("embedding.weight")], place="head", precision=step.precision)
     else:
+        _table(step, "head.weight", model.vocabulary)
         logits = root.linear(hidden, "head")
     if model.logits_scale != 1:
         logits = make("mul", logits, make.constant(np.float32(model.logits_scale)))

@@ -105,20 +105,23 @@ class LLM:
     def _use(self, runner: Runner, tokenizer: Any, options: Mapping[str, Any]) -> None:
         self.runner, self.tokenizer = runner, tokenizer
         self.engine = LLMEngine(runner, tokenizer, **options)
+        #: of requests without one: what the model comes with (`Tokenizer.sampling`), and 256 tokens
+        self.sampling = replace(DEFAULT, **getattr(tokenizer, "sampling", {}))
 
     @overload
-    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] = DEFAULT) -> Completion: ...  # type: ignore[overload-overlap]
+    def generate(self, prompts: str, sampling: Sampling | Sequence[Sampling] | None = None) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
     def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling | Sequence[Sampling] = DEFAULT
+        self, prompts: Sequence[Prompt], sampling: Sampling | Sequence[Sampling] | None = None
     ) -> list[Completion]: ...
     def generate(
-        self, prompts: str | Sequence[Prompt], sampling: Sampling | Sequence[Sampling] = DEFAULT
+        self, prompts: str | Sequence[Prompt], sampling: Sampling | Sequence[Sampling] | None = None
     ) -> Completion | list[Completion]:
         """Texts that go on from these prompts, which are served together; one for a text, a list for a list. sampling:
-        of all, or one for each. TilewrightError where one fails."""
+        of all, or one for each; None: the model's own (`sampling`). TilewrightError where one fails."""
         if isinstance(prompts, str):
             return self.generate([prompts], sampling)[0]
+        sampling = self.sampling if sampling is None else sampling
         each = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(each) != len(prompts):
             raise UsageError(f"{len(prompts)} prompts and {len(each)} sampling parameters")
@@ -128,17 +131,22 @@ class LLM:
     def chat(
         self,
         messages: Sequence[Message],
-        sampling: Sampling = DEFAULT,
+        sampling: Sampling | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template: Any,
     ) -> Completion:
         """The next message, by the model's chat template. template: variables of it, as ``enable_thinking=False``."""
-        request = GenerationRequest(self._chat_tokens(messages, tools, template), sampling)
+        request = GenerationRequest(self._chat_tokens(messages, tools, template), sampling or self.sampling)
         return self._served([request], _completion)[0]
 
     def stream(
-        self, prompt: Prompt | Sequence[Message], sampling: Sampling = DEFAULT, *, priority: int = 0, **template: Any
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        priority: int = 0,
+        **template: Any,
     ) -> Stream:
         """Pieces of a text or, for messages, of the next message, as they come: ``for piece in ...`` or ``async for``.
         Letting go of the stream cancels it."""
@@ -147,7 +155,7 @@ class LLM:
             tokens: Sequence[int] = self._chat_tokens(messages, template.pop("tools", None), template)
         else:
             tokens = self._tokens(cast(Prompt, prompt))
-        return self.engine.submit(GenerationRequest(tokens, sampling, priority))
+        return self.engine.submit(GenerationRequest(tokens, sampling or self.sampling, priority))
 
     def embed(self, texts: str | Sequence[Prompt]) -> np.ndarray:
         """The hidden state after the last token: f32 [hidden] of a text, [n, hidden] of a list."""

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from .chat_template import ChatTemplate
 
 
+#: sampling parameters that a model may come with, and what they may be
+SAMPLING = {
+    "temperature": (0.0, 5.0),
+    "top_k": (0, 1 << 31),
+    "top_p": (1e-3, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+
+
 @dataclass(eq=False)
 class Tokenizer:
     """The tokenizer of a model. Made by `load_tokenizer`.
@@ -28,6 +38,7 @@ class Tokenizer:
     templates: chat templates by name; "default", and "tool_use" for requests with tools where there is one.
     add_bos, add_eos: whether a prompt begins, ends with such a token; None: as hf has it. (Of tokenizer_config.json
     they are not read where there is a tokenizer.json: `transformers` 5 goes by that alone.)
+    sampling: how the model's makers would have tokens chosen, by the names of `Sampling`.
 
     >>> from tokenizers import Tokenizer as HF, models
     >>> t = Tokenizer(HF(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])), {}, frozenset())
@@ -41,6 +52,7 @@ class Tokenizer:
     templates: Mapping[str, str] = field(default_factory=dict)
     add_bos: bool | None = None
     add_eos: bool | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def bos(self) -> int | None:
@@ -205,7 +217,19 @@ def _from_folder(folder: Path) -> Tokenizer:
     if isinstance(config.get("extra_special_tokens"), dict):
         named |= config["extra_special_tokens"]
     tokens = {k: text for k, v in named.items() if k.endswith("_token") and (text := _content(v)) is not None}
-    return Tokenizer(hf, tokens, _eos(folder, hf, tokens), _templates(folder, config))
+    said = sampling_of(_json(folder / "generation_config.json"))
+    return Tokenizer(hf, tokens, _eos(folder, hf, tokens), _templates(folder, config), sampling=said)
+
+
+def sampling_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters that a generation_config.json gives; those without a meaning are left out.
+
+    >>> sampling_of({"temperature": 0.6, "top_k": 20, "top_p": 7, "do_sample": True})
+    {'temperature': 0.6, 'top_k': 20}
+    """
+    numbers = {n: v for n, v in said.items() if n in SAMPLING and type(v) in (int, float)}
+    good = {n: v for n, v in numbers.items() if SAMPLING[n][0] <= v <= SAMPLING[n][1]}
+    return {n: int(v) if n == "top_k" else float(v) for n, v in good.items()}
 
 
 def _hf_tokenizer(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -322,4 +346,4 @@ def _byte_characters() -> dict[str, bytes]:
 
 _BYTE_OF = _byte_characters()
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["SAMPLING", "Tokenizer", "load_tokenizer", "sampling_of"]

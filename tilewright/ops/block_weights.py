@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..support.huge_pages import copy_released, scratch_empty
-from ..support.lazy_array import LazyArray, Stored
+from ..support.lazy_array import LazyArray
 from .block_quantized import BLOCKS, dequantized, packed
 
 #: bits that weights of integers are kept in
@@ -73,7 +73,7 @@ class BlockWeights:
         return self if self.make is None else self.make()
 
     @property
-    def arrays(self) -> dict[str, Stored]:
+    def arrays(self) -> dict[str, Any]:
         """The arrays that there are, by the names of their fields."""
         return {n: a for n in FIELDS if (a := getattr(self, n)) is not None}
 
@@ -83,7 +83,7 @@ class BlockWeights:
         return self.words.shape[0], self.words.shape[1] * self.block
 
     @property
-    def operands(self) -> tuple[Stored | None, ...]:
+    def operands(self) -> tuple[Any, ...]:
         """What `BlockMatmul` takes behind x."""
         return tuple(getattr(self, n) for n in FIELDS)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...support.discovery import Registry
 from ...support.errors import UnsupportedError
 from ..config import DecoderModel
@@ -46,7 +48,7 @@ class Architecture:
             if (known := self._place(name)) is None:
                 unknown += [] if any(re.fullmatch(p, name) for p in self.unused) else [name]
             else:
-                found[known[0]] = array.T if known[1] else array
+                found[known[0]] = _transposed(name, array) if known[1] else array
         if unknown:
             more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
             raise UnsupportedError(
@@ -70,6 +72,12 @@ class Architecture:
             return None
         numbers = re.findall(r"(?<=\.)\d+(?=\.|$)", stem)
         return self.tensors[key].format(*numbers) + suffix, suffix == ".weight" and key in self.transposed
+
+
+def _transposed(name: str, array: Any) -> np.ndarray:
+    if not isinstance(array, np.ndarray):
+        raise UnsupportedError(f"{name} is quantized along its outputs, which is not read", stage="import")
+    return array.T
 
 
 _ALL: Registry[Architecture] = Registry(

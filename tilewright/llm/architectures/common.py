@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ...ops.block_weights import BlockWeights
 from ...support.errors import UnsupportedError
 from ..config import DecoderLayer, DecoderModel, Norm, Sublayer, SublayerBody
 from ..layers.attention import SelfAttention
@@ -87,3 +90,8 @@ def decoder(
         tied=bool(s.get("tie_word_embeddings", tied)),
         **more,
     )
+
+
+def as_array(weight: Any) -> np.ndarray:
+    """A weight whose rows are to be put in another order, in memory; as floats, where it is quantized."""
+    return weight.dequantized() if isinstance(weight, BlockWeights) else np.asarray(weight)

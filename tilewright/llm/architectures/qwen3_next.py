@@ -12,7 +12,7 @@ from ..layers.attention import SelfAttention
 from ..layers.recurrent import GatedDeltaNet
 from ..settings import ModelSettings
 from . import Architecture
-from .common import FULL, HEAD_NORMS, attention_of, decoder, pre_norm, rms
+from .common import FULL, HEAD_NORMS, as_array, attention_of, decoder, pre_norm, rms
 from .qwen_moe import TENSORS as EXPERTS
 from .qwen_moe import mlps
 
@@ -57,6 +57,7 @@ def convert(model: DecoderModel, weights: dict[str, Any]) -> dict[str, Any]:
         if isinstance(body, SelfAttention):
             both = weights.pop(f"{at}.q.weight", None)
             if both is not None:
+                both = as_array(both)
                 parts = both.reshape(body.heads, 2, body.head_dim, -1)
                 for k, name in enumerate(("q", "gate")):
                     weights[f"{at}.{name}.weight"] = parts[:, k].reshape(body.heads * body.head_dim, -1)
@@ -65,7 +66,7 @@ def convert(model: DecoderModel, weights: dict[str, Any]) -> dict[str, Any]:
             sizes = (*(body.k_head_dim,) * 2, *(each * body.head_dim,) * 2)
             for name, cuts in (("qkvz", sizes), ("ba", (each, each))):
                 if (w := weights.get(f"{at}.{name}.weight")) is not None:
-                    weights[f"{at}.{name}.weight"] = _by_parts(w, body.k_heads, cuts)
+                    weights[f"{at}.{name}.weight"] = _by_parts(as_array(w), body.k_heads, cuts)
     return weights
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...support.errors import ModelError, UnsupportedError
-from ..tokenizer import Tokenizer
+from ..tokenizer import Tokenizer, sampling_of
 from .reader import GgufFile, read_gguf
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ _WAYS: tuple[tuple[str, list[str]], ...] = (
 PATTERNS = {name: patterns for names, patterns in _WAYS for name in names.split()}
 #: those that begin a text with a token unless the file says otherwise, and take words whole that are tokens
 BEGIN = {"llama-bpe", "llama3", "llama-v3", "tekken", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
+#: sampling parameters by our names -> GGUF's
+SAMPLED = {
+    "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
+}  # fmt: skip
 #: those whose models compose characters first
 COMPOSED = {"qwen2", "qwen35"}
 #: texts of control tokens that end an answer, which files do not always say
@@ -98,7 +102,8 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     ends = {get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")} - {None}
     ends |= {i for i in np.flatnonzero(types == CONTROL).tolist() if texts[i] in END}
     add_bos, add_eos = bool(get("tokenizer.ggml.add_bos_token", begin)), get("tokenizer.ggml.add_eos_token", False)
-    return Tokenizer(hf, tokens, frozenset(ends), _templates(file), add_bos, bool(add_eos))
+    said = sampling_of({name: get(f"general.sampling.{key}") for name, key in SAMPLED.items()})
+    return Tokenizer(hf, tokens, frozenset(ends), _templates(file), add_bos, bool(add_eos), said)
 
 
 def _byte_pairs(texts: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:

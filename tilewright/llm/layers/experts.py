@@ -137,8 +137,8 @@ class Experts:
         parts = [[experts.weight(f"{e}.{n}.weight") for n in names] for e in range(count)]
         if not isinstance(parts[0][0], BlockWeights):
             flat = below([w for p in parts for w in p])
-            whole = flat.reshape((count, flat.shape[0] // count, flat.shape[1]))
-            return make("expert_matmul", x, make.constant(whole, place), starts, rows, place=place)
+            stacked = flat.reshape((count, flat.shape[0] // count, flat.shape[1]))
+            return make("expert_matmul", x, make.constant(stacked, place), starts, rows, place=place)
         columns = sum(w.shape[0] for w in parts[0])
         padding = -columns % COLUMNS
         whole = BlockWeights.joined([w for p in parts for w in (*p, *([nothing(p[0], padding)] if padding else []))])

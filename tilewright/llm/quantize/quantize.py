@@ -30,7 +30,7 @@ Hook = Callable[[str, float], None]
 
 
 #: weights of layers that stay as they are: what other operators than products read, and what chooses experts
-FLOAT = ("experts", "router", "shared_gate", "conv", "kv_b")
+FLOAT = ("router", "shared_gate", "conv", "kv_b")
 
 
 @dataclass
@@ -84,7 +84,8 @@ def quantize(
 
     method: "rtn" rounds to nearest; "awq" first scales columns by the size of the activations; "gptq" makes up for
     what is lost. The two run the model on the first `most_tokens` of the tokens `calibration`. Embedding and head get 8
-    bits. Experts of mixtures, and what is not multiplied with activations, stay as they are.
+    bits. Experts of mixtures are rounded to nearest by each method. What chooses them, and what is not multiplied with
+    activations, stays as it is.
 
     UsageError for a method, a format or a folder that is not possible; ModelError, UnsupportedError as in `load_model`.
     """
@@ -99,7 +100,7 @@ def quantize(
         raise UsageError(f"the model in {str(path)!r} is quantized already")
     architecture = find(checkpoint.config)
     model = architecture.model(checkpoint.config)
-    weights = architecture.weights(model, checkpoint.tensors)
+    weights = _experts_apart(architecture.weights(model, checkpoint.tensors))
     made = {"method": method, "bits": form.bits, "block": form.block, "minimum": form.minimum}
     writer = Writer(Path(path), Path(out), checkpoint.config, made)
     flow = None if method == "rtn" else _Flow.of(model, calibration, most_tokens)
@@ -153,6 +154,21 @@ def _calibrated(
     floats = {n: w.dequantized() if isinstance(w, BlockWeights) else w for n, w in made.items()}
     for _ in flow.through(number, floats, threads):
         pass
+    return made
+
+
+def _experts_apart(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights with those of all experts, [experts, N, K], as those of each."""
+    made: dict[str, Any] = {}
+    for name, w in weights.items():
+        at, _, last = name.rpartition(".")
+        if not at.endswith(".experts") or w.ndim != 3:
+            made[name] = w
+            continue
+        parts = ("gate", "up") if last == "gateup" else (last,)
+        for i, own in enumerate(w):
+            rows = len(own) // len(parts)
+            made |= {f"{at}.{i}.{n}.weight": own[j * rows : (j + 1) * rows] for j, n in enumerate(parts)}
     return made
 
 

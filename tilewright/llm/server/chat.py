@@ -36,7 +36,7 @@ async def chat(body: Any, language: Language, stack: AsyncExitStack) -> Response
     wanted = most_tokens(fields, ["max_completion_tokens", "max_tokens"], None, limits)
     parallel = fields.flag("parallel_tool_calls", True)
     template = template_of(fields)
-    sampling = sampling_of(fields, limits, language.engine.limits.vocabulary)
+    sampling = sampling_of(fields, limits, language.engine.limits.vocabulary, language.defaults)
     sampling.update(grammar=grammar_of(fields), logprobs=(top or 0) if logprobs else None)
     priority = fields.integer("priority", 0, -1000, 1000)
     fields.fixed({"modalities": ["text"]})

@@ -49,7 +49,7 @@ async def completions(body: Any, language: Language, stack: AsyncExitStack) -> R
     wanted = most_tokens(fields, ["max_tokens"], 16, limits)
     echo = fields.flag("echo")
     usage_last = stream_options(fields, stream)
-    shared = sampling_of(fields, limits, language.engine.limits.vocabulary)
+    shared = sampling_of(fields, limits, language.engine.limits.vocabulary, language.defaults)
     shared.update(logprobs=logprobs, grammar=grammar_of(fields))
     priority = fields.integer("priority", 0, -1000, 1000)
     fields.fixed({"best_of": n, "suffix": ""})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,11 @@ class Language:
     limits: ServerLimits = field(default_factory=ServerLimits)
     tools: str = "generic"
     reasoning: str | None = None
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Sampling parameters of requests that do not give them."""
+        return getattr(self.tokenizer, "sampling", {})
 
     def check_name(self, name: str | None) -> None:
         """A Problem for the name of another model."""

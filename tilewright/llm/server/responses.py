@@ -94,7 +94,7 @@ async def responses(body: Any, language: Language, store: ResponseStore, stack: 
         template["reasoning_effort"] = effort
     logprobs = "message.output_text.logprobs" in include
     metadata = fields.take("metadata", {}, (dict,), "an object")
-    sampling = sampling_of(fields, limits, language.engine.limits.vocabulary)
+    sampling = sampling_of(fields, limits, language.engine.limits.vocabulary, language.defaults)
     sampling.update(grammar=grammar, logprobs=(top or 0) if logprobs else None)
     fields.fixed({"background": False, "truncation": "disabled"})
     fields.ignore(*IGNORED, "max_tool_calls", "stream_options")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..request import Grammar, Sampling
+from ..tokenizer import SAMPLING
 from .body import Fields, Problem
 
 #: fields of clients that change nothing of an answer here
@@ -38,16 +39,18 @@ class ServerLimits:
     read_seconds: float = 30.0
 
 
-def sampling_of(fields: Fields, limits: ServerLimits, vocabulary: int, seed: bool = True) -> dict[str, Any]:
-    """Keyword arguments of `Sampling` that completions, chat and responses share."""
+def sampling_of(fields: Fields, limits: ServerLimits, vocabulary: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `Sampling` that completions, chat and responses share. defaults: the model's own
+    (`Tokenizer.sampling`), for what a request does not say."""
+    usual = {n: defaults.get(n, getattr(Sampling, n)) for n in SAMPLING}
     found: dict[str, Any] = {
-        "temperature": fields.number("temperature", 1.0, 0, 2),
-        "top_p": fields.number("top_p", 1.0, 0, 1),
-        "top_k": max(fields.integer("top_k", 0, -1, 1 << 31), 0),
-        "min_p": fields.number("min_p", 0.0, 0, 1),
+        "temperature": fields.number("temperature", usual["temperature"], 0, 2),
+        "top_p": fields.number("top_p", usual["top_p"], 0, 1),
+        "top_k": max(fields.integer("top_k", usual["top_k"], -1, 1 << 31), 0),
+        "min_p": fields.number("min_p", usual["min_p"], 0, 1),
         "presence_penalty": fields.number("presence_penalty", 0.0, -2, 2),
         "frequency_penalty": fields.number("frequency_penalty", 0.0, -2, 2),
-        "repetition_penalty": fields.number("repetition_penalty", 1.0, 0.01, 100),
+        "repetition_penalty": fields.number("repetition_penalty", usual["repetition_penalty"], 0.01, 100),
         "seed": fields.integer("seed", None, -SEEDS - 1, SEEDS),
         "ignore_eos": fields.flag("ignore_eos"),
         "stop": _stops(fields, limits),
