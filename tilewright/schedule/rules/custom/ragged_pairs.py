@@ -14,7 +14,7 @@ from __future__ import annotations
 from ....tensor.expr import Buffer, Const, Expr, Load, Op, Target, Var, ceildiv, minimum
 from ....tensor.kernel import Kernel
 from ...machine import Machine
-from ...nest import For, If, Stmt, Store, loop, seq
+from ...nest import For, If, Stmt, Store, loop, seq, store
 from .nests import index, less, mul
 from .ragged_attention import Ragged, let, now
 
@@ -39,6 +39,15 @@ class RaggedPairs(Ragged):
 
     def query(self, x: Expr) -> Expr:
         return x
+
+    def begin_rows(self) -> Stmt:
+        """Also ask for what the first block reads."""
+        n, at = Var("n"), now("begin") + Var("run") * self.run
+        hints = [h for p in {self.k: 0, self.v or self.k: 0} for h in self.hints(p, now("page"), now("slot") + n)]
+        none = store("p", (index(0), n), Const(0.0, BF16), "ahead")
+        ahead = For("n", index(self.run), none, prefetch=tuple(hints))
+        runs = let("page", self.page(at), let("slot", at % self.length, ahead))
+        return seq(loop("run", self.keys // self.run, runs, "serial"), super().begin_rows())
 
     # ---- a block of keys ----
 
