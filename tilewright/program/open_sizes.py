@@ -22,8 +22,8 @@ Formula = str | int
 @dataclass(frozen=True)
 class SizeTable:
     """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, and its bytes; the bytes of
-    copies, in the order of their calls; what is 0 where sizes are small (`small_calls`). Formulas call dimensions by
-    number (`support.formulas`)."""
+    copies, in the order of their calls. Sizes are small where none of `small` is above `most` (`small_calls`). Formulas
+    call dimensions by number (`support.formulas`)."""
 
     dims: tuple[Dim, ...]
     inputs: tuple[tuple[Formula, ...], ...]
@@ -31,7 +31,8 @@ class SizeTable:
     starts: tuple[Formula, ...] = ()
     arena: Formula = 0
     copies: tuple[Formula, ...] = ()
-    small: Formula = 1
+    small: tuple[Formula, ...] = ()
+    most: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,8 +119,9 @@ class SizeTable:
     def table(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
         """The table for these sizes, and the bytes of the arena."""
         values = self.values(sizes)
-        *found, arena = evaluate((*self.starts, *self.copies, self.small, self.arena), values)
-        return [*values, *found], arena
+        *found, arena = evaluate((*self.starts, *self.copies, self.arena), values)
+        is_large = not self.small or max(evaluate(self.small, values)) > self.most
+        return [*values, *found, int(is_large)], arena
 
     def shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """The shapes of the outputs for these sizes."""
@@ -142,9 +144,16 @@ class SizeTable:
             raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
         made = SizeTable(
-            dims, inputs, outputs, tuple(data["starts"]), data["arena"], tuple(data["copies"]), data.get("small", 1)
+            dims,
+            inputs,
+            outputs,
+            tuple(data["starts"]),
+            data["arena"],
+            tuple(data["copies"]),
+            tuple(data.get("small", ())),
+            int(data.get("most", 0)),
         )
-        for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena, made.small)):
+        for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, made.small, (made.arena,)):
             function(formulas, len(dims))  # what is no formula is found now
         return made
 

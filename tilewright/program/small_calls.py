@@ -54,7 +54,11 @@ def with_small_calls(program: Program, efforts: Sequence[Effort | None], most: i
         call, effort = program.calls[number], efforts[number]
         if effort is None or call.scratch is not None or (sizes is None and call.parallel):
             return False  # a kernel that divides its work at known sizes has enough of it
-        return _value(effort[0], low) <= most and _value(effort[0], typical) <= _TYPICAL * most
+        try:
+            lowest = max(evaluate(_amounts(effort), low))
+        except ValueError:  # a formula that is too long
+            return False
+        return lowest <= most and _value(effort[0], typical) <= _TYPICAL * most
 
     found = [small(i) for i in range(len(program.calls))]
     sources, apart = _sources(program.calls)
@@ -77,13 +81,14 @@ def with_small_calls(program: Program, efforts: Sequence[Effort | None], most: i
         return program
     calls, own_size = _placed(calls, efforts, sources, most)
     if sizes is not None:
-        amounts = {f for e in taken if e is not None for f in (e[0], *(f"{b}//8" for b, _ in e[1]))}
-        worst = sorted(map(str, amounts))
-        text = worst[0]
-        for other in worst[1:]:
-            text = f"max({text}, {other})"
-        sizes = replace(sizes, small=f"{text}//{most + 1}")
+        amounts = {f for e in taken if e is not None for f in _amounts(e)}
+        sizes = replace(sizes, small=tuple(sorted(amounts, key=str)), most=most)
     return replace(program, calls=tuple(calls), own_size=own_size, open=sizes)
+
+
+def _amounts(effort: Effort) -> tuple[Formula, ...]:
+    """What is at most so much where sizes are small; of bytes an eighth, as a statement writes at most so many."""
+    return (effort[0], *(f"{b}//8" for b, _ in effort[1]))
 
 
 def _value(f: Formula, sizes: Sequence[int]) -> int:
