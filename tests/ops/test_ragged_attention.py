@@ -104,6 +104,8 @@ FORMS = [
     Form(4, 1, 20, 5, "f32", "f16", width=12, window=70, softcap=3.0, sinks=True),
     Form(40, 1, 40, 32, "f32", "bf16", width=-24),
     Form(6, 3, 128, 1, "bf16", "bf16", width=128, sinks=True),
+    Form(9, 3, 64, 32, "bf16", "bf16", width=80, window=90, softcap=4.0, sinks=True, parts=2),
+    Form(10, 1, 128, 16, "bf16", "bf16", width=-32),
     Form(6, 3, 64, 16, "f32", "bf16", width=64, sinks=True, parts=3),
     Form(4, 2, 32, 3, "bf16", "bf16", width=48, window=90, softcap=4.0, parts=2),
     Form(2, 1, 80, 7, "f64", "f64", width=80, softcap=20.0),

@@ -13,7 +13,9 @@ from torch_mlir import ir
 
 from ..ir.graph import Graph
 from ..schedule.inplace import inplace_pairs
+from ..schedule.iterations import copies, iterations
 from ..schedule.nest import Alloc, For, Nest, Pack, Seq, Stmt, walk_stmts, writes
+from ..support.formulas import formula
 from ..support.huge_pages import HugePagePool
 
 #: a last axis of at most so many elements is copied element by element of that axis
@@ -26,7 +28,9 @@ ALONG = 256
 class KernelInfo:
     """What the program must know of a kernel: scratch bytes of one thread, packed parameters by position, whether it
     divides its work, pairs (output, input) of parameters that may share memory, whether all of its work is divided (see
-    `Call`), sentences: what its nest asked for by notes and did not get, and whether it takes the table of sizes."""
+    `Call`), sentences: what its nest asked for by notes and did not get, whether it takes the table of sizes, how often
+    its statements run (a formula of open dimensions, -1 if that is not known), and whether it copies where a result
+    does not take the place of its operand, which is not counted."""
 
     scratch: int = 0
     packs: dict[int, Pack] = field(default_factory=dict)
@@ -35,6 +39,8 @@ class KernelInfo:
     pieces: bool = False
     unmet: tuple[str, ...] = ()
     sizes: bool = False
+    iterations: str | int = -1
+    copies: bool = False
 
     def with_unmet(self, report: dict[str, Any]) -> dict[str, Any]:
         """A kernel's part of the report (`schedule.facts.about`) with what code generation adds to it."""
@@ -145,7 +151,11 @@ def kernel_info(nest: Nest, scratch: int, unmet: tuple[str, ...] = (), sizes: bo
     parallel = any(isinstance(s, For) and s.bound for s in walk_stmts(nest.body))
     pairs = tuple((positions[o], positions[i]) for o, i in inplace_pairs(nest))
     pieces = parallel and divides_all(nest)
-    return KernelInfo(scratch, {positions[n]: p for n, p in nest.packs.items()}, parallel, pairs, pieces, unmet, sizes)
+    packs, count = {positions[n]: p for n, p in nest.packs.items()}, iterations(nest.body)
+    return KernelInfo(
+        scratch, packs, parallel, pairs, pieces, unmet, sizes,
+        -1 if count is None else formula(count), any(map(copies, nest.body.loops)),
+    )  # fmt: skip
 
 
 def call_names(graph: Graph) -> dict[str, tuple[str, ...]]:

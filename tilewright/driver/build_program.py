@@ -18,11 +18,13 @@ from ..program.open_sizes import SizeTable
 from ..program.order import best_order
 from ..program.plan import CallEffects, MemoryPlan, StorageValue, plan_memory
 from ..program.program import ALIGN, COPY, BufferRef, Call, DeviceInfo, Growth, Program, StateInfo, TensorInfo
+from ..program.small_calls import Effort, with_small_calls
 from ..schedule.nest import Pack
 from ..schedule.open_nest import typical_sizes
 from ..schedule.primitives.memory import keeps_order
 from ..support.aligned import address, aligned_copy
 from ..support.errors import CompileError
+from ..support.formulas import formula
 from ..support.huge_pages import HugePagePool, release_pages
 from ..support.lazy_array import LazyArray, Stored
 from ..support.sizes import current, highest, value_at
@@ -49,6 +51,7 @@ def build_program(
     devices: Target | Placed | None = None,
     growing: Mapping[str, Growth] | None = None,
     before: PackedBefore | None = None,
+    small: int = 0,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of a fused graph, and its constants as arrays in the order of ``program.constants``.
 
@@ -58,9 +61,10 @@ def build_program(
     gone when the next one is read. `states`: inputs that live between runs -> the outputs that follow them.
     `growing`: those of them that grow in a buffer for their largest value. `devices` says which of several each call
     runs on; inputs and outputs are on the first, a state and a constant where they are used. `before`: what other
-    entries of the package have packed.
+    entries of the package have packed. `small`: the most statements that a call runs which is not worth dividing
+    (`program.small_calls`).
     """
-    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}, before).run()
+    return _Builder(graph, kernels, align, minimize, consume, lazy, states, devices, growing or {}, before, small).run()
 
 
 class _Builder:
@@ -76,8 +80,10 @@ class _Builder:
         devices: Target | Placed | None,
         growing: Mapping[str, Growth],
         before: PackedBefore | None,
+        small: int,
     ) -> None:
         self.graph, self.align, self.minimize, self.devices = graph, align, minimize, devices
+        self.small = 0 if minimize else small
         self.kernels = {**kernels, COPY: KernelInfo()}
         self.here = 0  # the device of the call at hand
         self.copied: dict[tuple[int, int], int] = {}  # value, device -> its copy there
@@ -137,6 +143,7 @@ class _Builder:
             self.device_infos(plan.arenas),
             sizes,
         )
+        program = with_small_calls(program, [self.effort(n, c) for n, c in enumerate(program.calls)], self.small)
         program.check()
         return program, self.constants
 
@@ -149,6 +156,14 @@ class _Builder:
         made = [t for o, (_, t) in enumerate(self.graph.outputs()) if o not in following]
         plan = plan_open(self.values, steps, returned, following, self.align, self.minimize)
         return open_plan(*plan, given, made)
+
+    def effort(self, number: int, call: Call) -> Effort | None:
+        """What is known of what a call takes."""
+        info = self.kernels[call.symbol]
+        if info.iterations == -1 or (info.copies and any(call.args[o] != call.args[i] for o, i in info.inplace)):
+            return None
+        results = [self.values[v].nbytes for v in self.calls[number][2]]
+        return info.iterations, tuple((formula(n), highest(n)) for n in results)
 
     def value(self, v: StorageValue) -> int:
         self.values.append(v)

@@ -342,6 +342,7 @@ def make_package(state: State) -> None:
         states=state.options.states,
         devices=devices_in(state.module, state.target),
         growing=state.growing,
+        small=2 * d.thread_work if d.cores > 1 else 0,
     )
     if state.options.arena_limit is not None:
         off = d.stream_rows and not state.options.stream

@@ -1,10 +1,11 @@
-"""Barrier placement: between which kernel calls the worker threads of a program must synchronize."""
+"""Where the threads of a program have to wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .program import COPY, BufferRef, Call
+from .small_calls import own_arguments
 
 #: copies of fewer bytes are not worth dividing
 _PARALLEL_COPY = 64 << 10
@@ -17,17 +18,23 @@ def is_parallel(call: Call) -> bool:
     return call.parallel
 
 
-def barriers(calls: Sequence[Call]) -> list[bool]:
-    """For every call, whether all threads must have finished the calls before it.
+def by_all(call: Call, small: bool) -> bool:
+    """The same where sizes are `small`, or are not (`small_calls`)."""
+    return call.small == "each" if small and call.small else is_parallel(call)
+
+
+def barriers(calls: Sequence[Call], small: bool = False) -> list[bool]:
+    """For every call, whether all threads must have finished the calls before it; where sizes are `small`, or are not.
 
     They must if it reads what was written since the last barrier, or writes what was read or written since; not among
-    calls that thread 0 runs alone, which are in order anyway.
+    calls that thread 0 runs alone, which are in order anyway. What a thread has for itself is nobody else's.
     """
+    own = own_arguments(calls) if small else {}
     needed = []
     since: list[tuple[BufferRef, bool, bool]] = []  # buffer, written, by all threads
-    for call in calls:
-        parallel = is_parallel(call)
-        accesses = [(ref, written) for ref, written in call.accesses() if not ref.empty]
+    for number, call in enumerate(calls):
+        parallel = by_all(call, small)
+        accesses = [(r, w) for p, (r, w) in enumerate(call.accesses()) if not r.empty and (number, p) not in own]
         conflict = any(
             (written or before_written) and (parallel or before_parallel) and ref.overlaps(before)
             for ref, written in accesses

@@ -72,7 +72,7 @@ def table(program: Program) -> str:
         made.setdefault(x.first, []).append(x)
     lines = [
         f"{_at(program)}arena {program.arena_size} bytes (no plan in this order needs less than {program.arena_bound})"
-        + (f", scratch {program.scratch_size}" if program.scratch_size else "")
+        + (f", scratch {program.thread_bytes}" if program.thread_bytes else "")
     ]
     lines.append(f"{'call':>4}  {'alive':>10}  {'made at':>18}  {'until':>5}  name")
     for n in range(len(program.calls)):
@@ -134,20 +134,20 @@ def picture(program: Program) -> str:
 def check_limit(program: Program, limit: int, ways: Sequence[str] = ()) -> None:
     """UsageError if the arena and the scratch memory exceed `limit` bytes: it names the kernel where most is alive, and
     what would help, `ways` first."""
-    need = program.arena_size + program.scratch_size
+    need = program.arena_size + program.thread_bytes
     if need <= limit:
         return
     live = live_bytes(program)
     worst = max(range(len(live)), key=live.__getitem__) if live else 0
     alive = sorted((x for x in lifetimes(program) if x.first <= worst <= x.last), key=lambda x: -x.nbytes)
     most = _pieces(alive)
-    if live and live[worst] + program.scratch_size > limit:
+    if live and live[worst] + program.thread_bytes > limit:
         why = f"call {worst} ({call_name(program, worst)}) alone has {live[worst]} bytes alive: {most}"
         hint = _advice(alive, ways)
     else:
         why = f"at most {max(live, default=0)} bytes are alive at one time, but no tighter plan was found"
         hint = "raise the limit, or give the output buffers of the caller to large results"
-    parts = f" ({program.arena_size} of the arena, {program.scratch_size} of scratch)" if program.scratch_size else ""
+    parts = f" ({program.arena_size} of the arena, {program.thread_bytes} of scratch)" if program.thread_bytes else ""
     raise UsageError(
         f"the model needs {need} bytes of working memory{parts}, the limit is {limit}: {why}",
         stage="package",

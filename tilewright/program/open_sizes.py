@@ -3,7 +3,7 @@
 Such a `Program` is one for typical sizes: its shapes, offsets and bytes are what they are then. `SizeTable` has the
 formulas behind them. When it runs, the program finds what it needs in a table of 64-bit integers:
 
-    the dimensions, in order | where each place of the arena begins | the bytes of each copy
+    the dimensions, in order | where each place of the arena begins | the bytes of each copy | 0 if sizes are small
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Formula = str | int
 @dataclass(frozen=True)
 class SizeTable:
     """Dimensions; the shapes of inputs and outputs; where the places of the arena begin, and its bytes; the bytes of
-    copies, in the order of their calls. Formulas call dimensions by number (`support.formulas`)."""
+    copies, in the order of their calls. Sizes are small where none of `small` is above `most` (`small_calls`). Formulas
+    call dimensions by number (`support.formulas`)."""
 
     dims: tuple[Dim, ...]
     inputs: tuple[tuple[Formula, ...], ...]
@@ -30,6 +31,8 @@ class SizeTable:
     starts: tuple[Formula, ...] = ()
     arena: Formula = 0
     copies: tuple[Formula, ...] = ()
+    small: tuple[Formula, ...] = ()
+    most: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,6 +57,11 @@ class SizeTable:
     def copy(self, number: int) -> int:
         """The place in the table of the bytes of a copy."""
         return len(self.dims) + len(self.starts) + number
+
+    @property
+    def is_large(self) -> int:
+        """The place in the table of what is 0 where sizes are small."""
+        return self.copy(len(self.copies))
 
     def sizes(
         self,
@@ -112,7 +120,8 @@ class SizeTable:
         """The table for these sizes, and the bytes of the arena."""
         values = self.values(sizes)
         *found, arena = evaluate((*self.starts, *self.copies, self.arena), values)
-        return [*values, *found], arena
+        is_large = not self.small or max(evaluate(self.small, values)) > self.most
+        return [*values, *found, int(is_large)], arena
 
     def shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """The shapes of the outputs for these sizes."""
@@ -134,8 +143,17 @@ class SizeTable:
         except UsageError as e:
             raise ValueError(e.message) from None
         inputs, outputs = (tuple(tuple(x) for x in data[k]) for k in ("inputs", "outputs"))
-        made = SizeTable(dims, inputs, outputs, tuple(data["starts"]), data["arena"], tuple(data["copies"]))
-        for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, (made.arena,)):
+        made = SizeTable(
+            dims,
+            inputs,
+            outputs,
+            tuple(data["starts"]),
+            data["arena"],
+            tuple(data["copies"]),
+            tuple(data.get("small", ())),
+            int(data.get("most", 0)),
+        )
+        for formulas in (*made.inputs, *made.outputs, made.starts, made.copies, made.small, (made.arena,)):
             function(formulas, len(dims))  # what is no formula is found now
         return made
 

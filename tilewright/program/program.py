@@ -32,6 +32,8 @@ from .open_sizes import SizeTable
 
 #: the symbol of a call that copies its first argument to its second
 COPY = "tw.copy"
+#: what becomes of a call where sizes are small
+SMALL = ("", "alone", "each")
 
 
 def align_up(size: int, to: int = ALIGN) -> int:
@@ -176,6 +178,9 @@ class Call:
     where that lies in the arena (else it is the thread's own). `pieces`: any thread may do any part of it, as all that
     it does is divided. `sizes`: it takes the table of sizes behind its arguments (`open_sizes`). A call of `COPY`
     copies args[0] to args[1], from any device to `device`.
+
+    `small`: what becomes of it where sizes are small and there are several threads (`small_calls`): thread 0 runs it
+    "alone", or "each" thread runs it for itself, with its results in `own`, memory that the thread has for itself.
     """
 
     symbol: str
@@ -187,6 +192,8 @@ class Call:
     pieces: bool = False
     device: int = 0
     sizes: bool = False
+    small: str = ""
+    own: tuple[BufferRef, ...] = ()
 
     def accesses(self) -> Iterator[tuple[BufferRef, bool]]:
         """Every buffer with whether it is written."""
@@ -205,8 +212,9 @@ class Call:
 class Program:
     """Everything about a compiled model but its code and its weights.
 
-    `scratch_size`: bytes that every thread has for itself, the most any kernel asks for. `arena_bound`: what no plan
-    of these buffers can go below (the most that lives at one time). `devices` are named where there are several;
+    `scratch_size`: bytes that every thread has for itself, the most any kernel asks for; `own_size`: those of the
+    results that every thread makes for itself. `arena_bound`: what no plan of these buffers can go below (the most that
+    lives at one time). `devices` are named where there are several;
     `arena_size` is of all together. `open` says what becomes of all that for other sizes of open dimensions.
     """
 
@@ -220,6 +228,12 @@ class Program:
     states: tuple[StateInfo, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()
     open: SizeTable | None = None
+    own_size: int = 0
+
+    @property
+    def thread_bytes(self) -> int:
+        """The memory that every thread has for itself: of kernels, and behind that of results."""
+        return align_up(self.scratch_size) + self.own_size if self.own_size else self.scratch_size
 
     def start(self, ref: BufferRef) -> int:
         """Where a buffer of an arena begins in `arena_size` bytes in which all arenas lie one after the other."""
@@ -259,6 +273,12 @@ class Program:
                 raise ValueError(f"{where}: writes {call.writes} of {len(call.args)} arguments")
             if call.symbol == COPY and (len(call.args) != 2 or call.writes != (1,)):
                 raise ValueError(f"{where}: a copy reads one buffer and writes one")
+            if call.small not in SMALL or any(
+                r.space != "own" or r.offset + r.nbytes > self.own_size for r in call.own
+            ):
+                raise ValueError(f"{where}: no thread has {', '.join(map(str, call.own))} for itself")
+            if len(call.own) != (len(call.writes) if call.small == "each" else 0):
+                raise ValueError(f"{where}: {len(call.own)} places for results of each thread")
             for ref, written in call.accesses():
                 size, device = sizes.get((ref.space, ref.index), (None, call.device))
                 if size is None or ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > size:
@@ -285,7 +305,10 @@ class Program:
         def ref(a: BufferRef | None) -> list[object] | None:
             return None if a is None else [a.space, a.index, a.offset, a.nbytes, *([a.slot] if a.slot >= 0 else [])]
 
-        calls = [{**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch)} for c in self.calls]
+        calls = [
+            {**asdict(c), "args": [ref(a) for a in c.args], "scratch": ref(c.scratch), "own": [ref(a) for a in c.own]}
+            for c in self.calls
+        ]
         told = {**asdict(self), "calls": calls}
         return told | ({"open": self.open.to_json()} if self.open else {})
 
@@ -319,6 +342,8 @@ class Program:
                 bool(c.get("pieces", False)),
                 whole(c.get("device", 0)),
                 bool(c.get("sizes", False)),
+                text(c.get("small", "")),
+                tuple(map(ref, c.get("own", ()))),
             )
             for c in data["calls"]
         )
@@ -336,6 +361,7 @@ class Program:
             ),
             tuple(DeviceInfo(**d) for d in data.get("devices", ())),
             SizeTable.from_json(data["open"]) if data.get("open") else None,
+            whole(data.get("own_size", 0)),
         )
         program.check()
         return program

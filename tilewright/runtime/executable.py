@@ -398,7 +398,7 @@ class Executable(Copyable):
             weights=sum(t.nbytes for t in program.constants),
             arena=program.arena_size,
             arena_bound=program.arena_bound,
-            scratch=program.scratch_size * self._runner.threads,
+            scratch=program.thread_bytes * self._runner.threads,
             code=sum(map(len, self._package.objects.values())),
             in_place=self._target.settings is not None,
             states=self._buffers.nbytes,

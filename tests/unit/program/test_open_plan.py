@@ -152,10 +152,10 @@ OPEN = SizeTable(
 
 def test_the_table_of_a_call():
     table, arena = OPEN.table({"batch": 20, "seq": 16})
-    assert table == [20, 16, 0, 1280, 80]
+    assert table == [20, 16, 0, 1280, 80, 1]
     assert arena == 1280 + 1280
     assert OPEN.shapes({"batch": 20, "seq": 16}) == [(320, 2), ()]
-    assert OPEN.start(1) == 3 and OPEN.copy(0) == 4
+    assert OPEN.start(1) == 3 and OPEN.copy(0) == 4 and OPEN.is_large == 5
 
 
 def test_what_a_package_holds_comes_back():

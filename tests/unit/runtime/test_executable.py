@@ -14,6 +14,7 @@ import pytest
 from tilewright.codegen.llvm.assemble import assemble, assembly, mlir_to_llvm
 from tilewright.program.plan import CallEffects, StorageValue, plan_memory
 from tilewright.program.program import COPY, BufferRef, Call, Program, TensorInfo
+from tilewright.program.small_calls import with_small_calls
 from tilewright.runtime.executable import MAX_CONTEXTS, Executable
 from tilewright.support.errors import InputError, UsageError
 from tilewright.targets.cpu.description import describe_arm, describe_x86, host
@@ -355,7 +356,10 @@ def test_random_programs_with_several_threads(seed, kernel_objects, make_package
     calls = random_calls(random.Random(1000 + seed))
     info = TensorInfo("x", (4096,), "f32")
     program = Program((info,), (info,), (), tuple(calls), arena_size=4 * 4 * 4096)
+    # what one thread does is small: each thread makes it for itself where others read it
+    program = with_small_calls(program, [(4096, ((4 * 4096, 4 * 4096),))] * len(calls), 4096)
     program.check()
+    assert sum(barriers(program.calls, small=True)) <= sum(barriers(calls))
     package = make_package(program, kernel_objects)
     x = np.random.default_rng(seed).integers(-1, 2, 4096).astype(np.float32)
     memory = {("input", 0): x}
@@ -380,9 +384,12 @@ def test_planned_programs_with_several_threads(kernel_objects, make_package):
         values.append(StorageValue(4 * 4096))
     plan = plan_memory(values, steps, [20])
     assert plan.arena_size < 8 * 4 * 4096
-    calls = tuple(Call("add", tuple(plan.refs[v] for v in (*s.reads, *s.writes)), (2,)) for s in steps)
+    refs = [tuple(plan.refs[v] for v in (*s.reads, *s.writes)) for s in steps]
+    calls = tuple(Call("add", args, (2,), parallel=rng.random() < 0.5) for args in refs)
     info = TensorInfo("x", (4096,), "f32")
     program = Program((info,), (info,), (), calls, plan.arena_size)
+    program = with_small_calls(program, [(4096, ((4 * 4096, 4 * 4096),))] * len(calls), 4096)
+    assert {c.small for c in program.calls} == {"", "each"}
     x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     known = [x]
     for s in steps:

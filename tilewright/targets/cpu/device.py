@@ -111,7 +111,7 @@ class CpuContext(base.Context):
 
     def __init__(self, runner: CpuRunner) -> None:
         program, threads = runner.program, runner.threads
-        stride = align_up(program.scratch_size, 128)
+        stride = align_up(program.thread_bytes, 128)
         self.runner = runner
         self.arena = aligned_empty(program.arena_size)
         self.scratch = aligned_empty(stride * threads)

@@ -3,7 +3,8 @@
 ``tw_main(inputs, outputs, constants, arena, scratch, tid, n, state, stamps)`` calls the kernels in order. Every thread
 runs it with its own `tid` of `n` and its own `scratch`; kernels divide their work by these, and threads that are done
 help others (`work_stealing.py`). Between two calls that touch the same bytes stands a barrier, unless thread 0 alone
-runs both; nowhere else.
+runs both; nowhere else. Where sizes are small, each thread makes for itself what is not worth dividing
+(`program.small_calls`), and fewer barriers are passed.
 
 A program has no clock in it, so that measuring costs nothing where nobody measures. `program_llvm(..., timed=True)`
 is the same program with time stamps of every call on every thread, in the layout of `program.timeline`. What is not
@@ -31,14 +32,16 @@ their sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ...codegen.llvm.assemble import assemble
 from ...codegen.llvm.builtins import BUILTINS, builtins_llvm
 from ...codegen.llvm.function_text import FunctionText, copy_llvm
-from ...program.barriers import barriers, is_parallel
-from ...program.program import COPY, BufferRef, Call, Program
+from ...program.barriers import barriers, by_all, is_parallel
+from ...program.program import COPY, BufferRef, Call, Program, align_up
+from ...program.small_calls import own_arguments
 from ...program.timeline import CALL, JOB_BEGIN, JOB_END, PER_CALL, RUN_BEGIN, RUN_END, row_bytes
 from .description import CpuDescription
 from .entry import entry_llvm
@@ -82,8 +85,9 @@ def state_bytes(threads: int) -> int:
 def program_llvm(program: Program, timed: bool = False) -> str:
     """The LLVM IR of a program: @tw_main, and what `runtime_llvm` asks. Kernels and the functions that are the same for
     all programs are external."""
-    waits = barriers(program.calls)
-    told = _TOLD.format(passed=sum(waits), row=row_bytes(len(program.calls)) if timed else 0)
+    waits = _Waits.of(program)
+    row = row_bytes(len(program.calls)) if timed else 0
+    told = _TOLD.format(few=_small_llvm(program), large=sum(waits.large), small=sum(waits.small), row=row)
     return "\n".join((_DECLARED, _main(program, waits, timed), _swap(program), told))
 
 
@@ -134,6 +138,30 @@ def _quoted(symbol: str) -> str:
 # ---- the calls ----
 
 
+@dataclass(frozen=True)
+class _Waits:
+    """For every call whether a barrier stands before it, where sizes are small and there are several threads, and
+    otherwise."""
+
+    small: list[bool]
+    large: list[bool]
+
+    @staticmethod
+    def of(program: Program) -> _Waits:
+        large = barriers(program.calls)
+        differs = any(c.small for c in program.calls)
+        return _Waits(barriers(program.calls, small=True) if differs else large, large)
+
+
+def _small_llvm(program: Program) -> str:
+    """The lines that say whether sizes are small, for @tw_is_small."""
+    if not any(c.small for c in program.calls):
+        return "  ret i1 false"
+    if program.open is None:
+        return "  %several = icmp ugt i64 %n, 1\n  ret i1 %several"
+    return _IS_SMALL.format(sizes=field_offset("sizes"), place=program.open.is_large)
+
+
 class _Body(FunctionText):
     """The text of @tw_main."""
 
@@ -141,6 +169,23 @@ class _Body(FunctionText):
         super().__init__()
         self.program, self.timed = program, timed
         self.copies = 0  # that have been emitted
+        self.own = own_arguments(program.calls)
+        self.condition = ""  # of the block at hand
+        self.opened = 0  # the line that leads into it
+
+    def under(self, condition: str, number: int) -> None:
+        """Go on, from call `number`, in a block that threads with a condition run; "" for all."""
+        if condition == self.condition:
+            return
+        if self.condition:
+            self.lines[self.opened] += f"%join{number}"
+            self.add(f"br label %join{number}")
+            self.label(f"join{number}")
+        if condition:
+            self.opened = len(self.lines)
+            self.add(f"br i1 {condition}, label %block{number}, label ")
+            self.label(f"block{number}")
+        self.condition = condition
 
     def stamp(self, slot: int) -> None:
         """Write the time to a slot of this thread's row, in a timed program."""
@@ -170,8 +215,15 @@ class _Body(FunctionText):
             return self.behind(base, self.size(self.program.open.start(ref.slot)))
         return self.behind(base, self.program.start(ref) if ref.space == "arena" else ref.offset)
 
+    def argument(self, number: int, position: int, ref: BufferRef) -> str:
+        """The address of an argument of call `number`."""
+        shared, own = self.pointer(ref), self.own.get((number, position))
+        if own is None:
+            return shared
+        return self.value(f"select i1 %small, ptr {self.behind('%own', own.offset)}, ptr {shared}")
 
-def _main(program: Program, waits: list[bool], timed: bool) -> str:
+
+def _main(program: Program, waits: _Waits, timed: bool) -> str:
     body = _Body(program, timed)
     if program.states:
         body.add(f"%p_states = getelementptr i8, ptr %state, i64 {field_offset('states')}")
@@ -179,36 +231,32 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
     if program.open is not None:
         body.add(f"%p_sizes = getelementptr i8, ptr %state, i64 {field_offset('sizes')}")
         body.add("%sizes = load ptr, ptr %p_sizes, align 8")
-    alone = False  # inside a block that only thread 0 runs
-    passed = divided = 0
+    if any(c.small for c in program.calls):
+        body.lines += _SMALL.format(own=align_up(program.scratch_size)).splitlines()
+    passed = {True: 0, False: 0}
+    divided = 0
     arities: dict[str, int] = {}
-    for number, (call, wait) in enumerate(zip(program.calls, waits, strict=True)):
-        parallel = is_parallel(call)
-        if alone and (parallel or wait):
-            body.add(f"br label %join{number}")
-            body.label(f"join{number}")
-            alone = False
+    for number, call in enumerate(program.calls):
         at = CALL + PER_CALL * number
-        if wait:
-            passed += 1
+        if waits.small[number] or waits.large[number]:
+            body.under("", number)
             body.stamp(at)
-            body.add(f"call void @tw_barrier(ptr %state, i64 %tid, i64 %n, i64 {passed})")
-        if not parallel and not alone:
-            body.add(f"br i1 %first, label %alone{number}, label %join{_end_of_block(program.calls, waits, number)}")
-            body.label(f"alone{number}")
-            alone = True
+            small, large = waits.small[number], waits.large[number]
+            passed = {True: passed[True] + small, False: passed[False] + large}
+            which = [str(passed[True] * small), str(passed[False] * large)]
+            k = which[1] if which[0] == which[1] else body.value(f"select i1 %small, i64 {which[0]}, i64 {which[1]}")
+            body.add(f"call void @tw_barrier(ptr %state, i64 %tid, i64 %n, i64 {k})")
+        body.under(_runs(call), number)
         body.stamp(at + 1)
         if in_pieces(call):
             _emit_pieces(body, call, number, divided)
             divided += 1
         else:
-            _emit_call(body, call)
+            _emit_call(body, call, number)
         body.stamp(at + 2)
         if call.symbol != COPY and arities.setdefault(call.symbol, _arity(call)) != _arity(call):
             raise ValueError(f"kernel {call.symbol} is called with different numbers of arguments")
-    if alone:
-        body.add(f"br label %join{len(program.calls)}")
-        body.label(f"join{len(program.calls)}")
+    body.under("", len(program.calls))
     declarations = [f"declare void {_quoted(s)}({'ptr, ' * (k + 1)}i64, i64) nounwind" for s, k in arities.items()]
     head = (
         "define void @tw_main(ptr %inputs, ptr %outputs, ptr %constants, ptr %arena, ptr %scratch, "
@@ -217,38 +265,62 @@ def _main(program: Program, waits: list[bool], timed: bool) -> str:
     return "\n".join((*declarations, head, *body.lines, "  ret void\n}"))
 
 
+def _runs(call: Call) -> str:
+    """The condition of threads that run a call; "" if all do."""
+    small, large = by_all(call, True), by_all(call, False)
+    if small == large:
+        return "" if large else "%first"
+    return "%first_or_small" if small else "%first_or_large"
+
+
 def _arity(call: Call) -> int:
     return len(call.args) + call.sizes
 
 
-def _end_of_block(calls: Sequence[Call], waits: list[bool], number: int) -> int:
-    """The first call after `number` that thread 0 does not run in the same block."""
-    following = range(number + 1, len(calls))
-    return next((i for i in following if is_parallel(calls[i]) or waits[i]), len(calls))
-
-
-def _emit_call(body: _Body, call: Call) -> None:
+def _emit_call(body: _Body, call: Call, number: int) -> None:
+    tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
+    if call.small and is_parallel(call):
+        tid, n = "%tid_or_0", "%n_or_1"
     if call.symbol == COPY:
-        source, target = (body.pointer(ref) for ref in call.args)
-        tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
+        source, target = (body.argument(number, position, ref) for position, ref in enumerate(call.args))
         size: int | str = call.args[0].nbytes
         if body.program.open is not None:
             size = body.size(body.program.open.copy(body.copies))
             body.copies += 1
         body.add(f"call void @tw_copy(ptr {target}, ptr {source}, i64 {size}, i64 {tid}, i64 {n})")
         return
-    tid, n = ("%tid", "%n") if is_parallel(call) else ("0", "1")
-    body.add(f"call void {_quoted(call.symbol)}({_pointers(body, call)}ptr %scratch, i64 {tid}, i64 {n})")
+    body.add(f"call void {_quoted(call.symbol)}({_pointers(body, call, number)}ptr %scratch, i64 {tid}, i64 {n})")
 
 
 def _emit_pieces(body: _Body, call: Call, number: int, order: int) -> None:
-    for line in call_in_pieces(number, order, _quoted(call.symbol), _pointers(body, call)):
+    for line in call_in_pieces(number, order, _quoted(call.symbol), _pointers(body, call, number)):
         body.lines.append(line if line.endswith(":") else f"  {line}")
 
 
-def _pointers(body: _Body, call: Call) -> str:
+def _pointers(body: _Body, call: Call, number: int) -> str:
     table = "ptr %sizes, " if call.sizes else ""
-    return "".join(f"ptr {body.pointer(ref)}, " for ref in call.args) + table
+    return "".join(f"ptr {body.argument(number, position, ref)}, " for position, ref in enumerate(call.args)) + table
+
+
+#: whether sizes are small, who runs what is small, and the memory that a thread has for its own results
+_SMALL = """\
+  %small = call i1 @tw_is_small(ptr %state, i64 %n)
+  %first_or_small = or i1 %first, %small
+  %large = xor i1 %small, true
+  %first_or_large = or i1 %first, %large
+  %tid_or_0 = select i1 %small, i64 0, i64 %tid
+  %n_or_1 = select i1 %small, i64 1, i64 %n
+  %own = getelementptr i8, ptr %scratch, i64 {own}"""
+
+_IS_SMALL = """\
+  %p_sizes = getelementptr i8, ptr %state, i64 {sizes}
+  %sizes = load ptr, ptr %p_sizes, align 8
+  %p_large = getelementptr i64, ptr %sizes, i64 {place}
+  %large = load i64, ptr %p_large, align 8
+  %fits = icmp eq i64 %large, 0
+  %several = icmp ugt i64 %n, 1
+  %small = and i1 %fits, %several
+  ret i1 %small"""
 
 
 # ---- what is the same for all programs ----
@@ -426,10 +498,12 @@ awake:
   ret void
 }}
 
-; The k-th barrier of a job: arrivals are counted on, so the k-th is complete at k times n.
+; The k-th barrier of a job: arrivals are counted on, so the k-th is complete at k times n. There is none if k is 0.
 define void @tw_barrier(ptr %state, i64 %tid, i64 %n, i64 %k) nounwind noinline {{
   %several = icmp ugt i64 %n, 1
-  br i1 %several, label %arrive, label %done
+  %some = icmp ne i64 %k, 0
+  %both = and i1 %several, %some
+  br i1 %both, label %arrive, label %done
 arrive:
   %target = mul i64 %n, %k
   %last = call i1 @tw_arrive(ptr %state, i64 %n, i64 %target)
@@ -474,8 +548,14 @@ declare i64 @tw_take(ptr, i64, i64, i64) nounwind
 
 #: what the runtime asks of a program: how many barriers it has, and the bytes of a thread's row of time stamps
 _TOLD = """
-define i64 @tw_passed() nounwind {{
-  ret i64 {passed}
+define internal i1 @tw_is_small(ptr %state, i64 %n) nounwind {{
+{few}
+}}
+
+define i64 @tw_passed(ptr %state, i64 %n) nounwind {{
+  %small = call i1 @tw_is_small(ptr %state, i64 %n)
+  %passed = select i1 %small, i64 {small}, i64 {large}
+  ret i64 %passed
 }}
 
 define i64 @tw_row() nounwind {{
@@ -518,7 +598,7 @@ def _runtime(timed: bool, swaps: bool) -> str:
 
 
 _RUNTIME = """\
-declare i64 @tw_passed() nounwind
+declare i64 @tw_passed(ptr, i64) nounwind
 declare i64 @tw_row() nounwind
 declare void @tw_swap(ptr) nounwind
 declare void @tw_main(ptr, ptr, ptr, ptr, ptr, i64, i64, ptr, ptr) nounwind
@@ -604,7 +684,7 @@ together:
   call void @tw_fresh(ptr %state, i64 %team)
   call void @tw_publish(ptr %state, i64 %generation, i64 %team)
   call void @tw_share(ptr %state, i64 0, i64 %team)
-  %passed = call i64 @tw_passed()
+  %passed = call i64 @tw_passed(ptr %state, i64 %team)
   %inside = mul i64 %team, %passed
   %others = add i64 %team, -1
   %all = add i64 %inside, %others
@@ -678,7 +758,7 @@ go:
   br i1 %in, label %share, label %idle
 share:
   call void @tw_share(ptr %state, i64 %tid, i64 %team)
-  %passed = call i64 @tw_passed()
+  %passed = call i64 @tw_passed(ptr %state, i64 %team)
   %inside = mul i64 %team, %passed
   %others = add i64 %team, -1
   %all = add i64 %inside, %others

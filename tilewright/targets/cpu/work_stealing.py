@@ -27,7 +27,7 @@ LEAST = 128 << 10
 
 def in_pieces(call: Call) -> bool:
     """Whether threads help each other with a call."""
-    return call.pieces and call.parallel and sum(ref.nbytes for ref in call.args) >= LEAST
+    return call.pieces and call.parallel and not call.small and sum(ref.nbytes for ref in call.args) >= LEAST
 
 
 def call_in_pieces(number: int, order: int, kernel: str, pointers: str) -> list[str]:

@@ -111,6 +111,12 @@ class Ragged:
         self.rows, self.keys = self.block * self.group, -(-KEYS // self.lanes) * self.lanes
         self.depths, self.widths = (-(-n // self.lanes) for n in (self.depth, self.width))  # in vectors
 
+    def multiplies_pairs(self) -> bool:
+        """Whether all operands are bf16, and the machine multiplies pairs of them in vectors as wide as its others."""
+        pairs = self.machine.pairs
+        whole = pairs is not None and self.machine.vector_bytes == 4 * pairs.lanes and self.lanes == pairs.lanes
+        return whole and {self.read.dtype(x) for x in (self.q, self.k, self.v or self.k)} == {"bf16"}
+
     # ---- small things ----
 
     def number(self, x: float) -> Const:
@@ -189,11 +195,14 @@ class Ragged:
     def block_of_tokens(self) -> Stmt:
         """Many rows lie in the lanes of vectors, few have lanes along their numbers."""
         from .ragged_lanes import RaggedLanes
+        from .ragged_pairs import RaggedPairs
 
+        few = RaggedPairs(self.read.kernel, self.machine)
+        rows = few.rows_of_block() if few.serves else self.rows_of_block()
         if self.rows <= self.lanes:
-            return self.rows_of_block()
+            return rows
         many = renamed(RaggedLanes(self.read.kernel, self.machine).rows_of_block(), "_of_many")
-        return If(less(index(self.lanes), self.rows_there), many, self.rows_of_block())
+        return If(less(index(self.lanes), self.rows_there), many, rows)
 
     def rows_of_block(self) -> Stmt:
         most = ceildiv(index(self.most_pages * self.length), self.keys)
@@ -238,13 +247,17 @@ class Ragged:
         at = now("first") + Var("i"), now("query_head") + Var("h")
 
         def value(d: Expr) -> Expr:
-            return mul(self.as_float(Load(self.q, (*at, d), self.read.dtype(self.q))), self.number(self.scale))
+            return self.query(Load(self.q, (*at, d), self.read.dtype(self.q)))
 
         def to(d: Expr, x: Expr) -> Stmt:
             return store("qs", (self.row, d), x, "query")
 
         row = seq(self.padded(self.depth, to, self.dtype), self.within("d", self.depth, value, to))
         return self.over_rows(seq(row, self.rotated("qs", self.depth)))
+
+    def query(self, x: Expr) -> Expr:
+        """A number of a query as scores are made of it."""
+        return mul(self.as_float(x), self.number(self.scale))
 
     def rotated(self, buffer: str, size: int) -> Stmt:
         """A row of scratch memory, rotated as pages with scales are."""
@@ -287,11 +300,6 @@ class Ragged:
         of the next block are asked for, so that memory is read while there is computed."""
         run, n = self.run, f"{name}_n"
         at = now("key") + first + Var(name) * run
-
-        def page(at: Expr) -> Expr:
-            place = minimum(at // self.length, self.most_pages - 1)
-            return larger(minimum(self.integer(self.table, now("sequence"), place), self.pages - 1), 0)
-
         ahead = ahead and self.keys % self.length == 0
         slot = now("slot") + Var(n)
         hints: tuple[tuple[str, Expr], ...] = ()
@@ -300,9 +308,14 @@ class Ragged:
             hints += self.hints(self.v, now("page"), slot) if self.v else ()
         rows: Stmt = For(n, minimum(run, count - Var(name) * run), body(Var(name) * run + Var(n)), prefetch=hints)
         if ahead:
-            rows = let("later", page(at + self.keys), rows)
-        rows = let("page", page(at), let("slot", at % self.length, rows))
+            rows = let("later", self.page(at + self.keys), rows)
+        rows = let("page", self.page(at), let("slot", at % self.length, rows))
         return loop(name, ceildiv(minimum(most, count), run), rows)
+
+    def page(self, at: Expr) -> Expr:
+        """The page of a position of the sequence."""
+        place = minimum(at // self.length, self.most_pages - 1)
+        return larger(minimum(self.integer(self.table, now("sequence"), place), self.pages - 1), 0)
 
     def hints(self, pages: str, page: Expr, slot: Expr) -> tuple[tuple[str, Expr], ...]:
         """The lines of a row of pages."""
@@ -367,15 +380,19 @@ class Ragged:
         w, kj, lane = self.lanes, Var("kj"), Var("l")
         dot, d = (kj, lane), Var("dt") * w + lane
         zero = loop("kj", w, self.lane(lambda _: store("dot", dot, self.number(0.0), "dot.begin")), "unroll")
-        product = mul(self.f("qs", self.row, d), self.f("ks", kj, d))
+        product, steps = self.products_of_key(d, kj)
         each = loop("kj", w, self.lane(lambda _: store("dot", dot, add(self.f("dot", *dot), product), "dot")), "unroll")
         at = (self.row, Var("kt") * w + kj)
         whole = seq(
             store("s", at, self.number(0.0), "score.begin"),
             self.lane(lambda _: store("s", at, add(self.f("s", *at), self.f("dot", *dot)), "score")),
         )
-        body = seq(zero, loop("dt", self.depths, each), loop("kj", w, whole, "unroll"))
+        body = seq(zero, loop("dt", steps, each), loop("kj", w, whole, "unroll"))
         return Alloc(Buffer("dot", (w, w), self.dtype, "register"), body)
+
+    def products_of_key(self, d: Expr, j: Expr) -> tuple[Expr, int]:
+        """The products of a lane of a row with key j of those that were brought, and how many vectors of them."""
+        return mul(self.f("qs", self.row, d), self.f("ks", j, d)), self.depths
 
     def seen(self, score: Expr, j: Expr) -> Expr:
         """The score of a row with key j of the block; -inf where it does not see it."""
@@ -410,7 +427,7 @@ class Ragged:
 
         def weight(j: Expr) -> Stmt:
             e = shifted(self.f("s", *row, j))
-            return Store((Target("s", (*row, j), e), Target("sum", lane, add(self.f("sum", *lane), e))), "weight")
+            return self.keep_weight(j, e, Target("sum", lane, add(self.f("sum", *lane), e)))
 
         both_tops = maximum(self.f("top", *row), m)
         finite = select(Op("cmpf.oeq", (m, infinity), "i1"), self.number(0.0), m)
@@ -435,6 +452,10 @@ class Ragged:
             body = Alloc(Buffer(name, shape, self.dtype, "register"), body)
         return body
 
+    def keep_weight(self, j: Expr, e: Expr, total: Target) -> Stmt:
+        """Store the weight of key j of the block for a row, and the sum of all weights."""
+        return Store((Target("s", (self.row, j), e), total), "weight")
+
     # ---- the weighted sum of values ----
 
     def weighted(self) -> Stmt:
@@ -448,19 +469,19 @@ class Ragged:
         def tile(body: Stmt) -> Stmt:
             return loop("r", height, loop("c", columns, self.lane(lambda _: body), "unroll"), "unroll")
 
-        acc = self.f("acc", *at)
+        acc, (product, count) = self.f("acc", *at), self.products_of_value(j, row, e)
         kept = mul(self.f("o", row, e), self.f("shrink", row))
         body = seq(
             tile(store("acc", at, kept, "o.shrink")),
-            For(
-                "j",
-                self.keys_there,
-                tile(store("acc", at, add(acc, mul(self.f("s", row, j), self.f("vs", j, e))), "o")),
-            ),
+            For("j", count, tile(store("acc", at, add(acc, product), "o"))),
             tile(store("o", (row, e), acc, "o.keep")),
         )
         body = Alloc(Buffer("acc", (height, columns * w), self.dtype, "register"), body)
         return For("rt", ceildiv(self.rows_there, height), loop("ct", self.widths // columns, body))
+
+    def products_of_value(self, j: Expr, row: Expr, e: Expr) -> tuple[Expr, Expr]:
+        """The j-th product of a row's weights with values, and how many there are."""
+        return mul(self.f("s", row, j), self.f("vs", j, e)), self.keys_there
 
     def results(self) -> Stmt:
         total = self.f("total", self.row)

@@ -27,11 +27,8 @@ class RaggedLanes(Ragged):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         super().__init__(kernel, machine)
         self.columns = -(-self.rows // self.lanes)  # vectors of rows
-        types = {self.read.dtype(x) for x in (self.q, self.k, self.v or self.k)}
-        pairs = machine.pairs
-        whole = pairs is not None and machine.vector_bytes == 4 * pairs.lanes and self.lanes == pairs.lanes
         #: whether products are of pairs of bf16
-        self.paired = types == {"bf16"} and whole and self.depth % 2 == 0
+        self.paired = self.multiplies_pairs() and self.depth % 2 == 0
         self.kept = "bf16" if self.paired else self.dtype
 
     def scratch(self) -> list[Buffer]:
