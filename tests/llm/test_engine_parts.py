@@ -297,6 +297,10 @@ def test_drafts_are_as_long_as_pays():
     assert lengths(steep, 1, 1, [(0.95, 15, 0.0)], 15) == [0]
     assert lengths(flat, 1, 1, [(0.8, 15, 1.0)], 15) == [0]  # the drafter is as slow as the model
     assert lengths(curve((2, 10.0), (4, 10.5), (16, 90.0)), 2, 2, [(0.9, 9, 0.0), (0.3, 9, 0.0)], 14) == [2, 0]
+    slow = CostCurve()  # a size that was measured once, in a bad moment
+    for tokens, ms in ((1, 10.0), (1, 10.0), (2, 900.0), *[(1, 10.0)] * 40):
+        slow.add(tokens, ms)
+    assert slow(2) < 1.5 and lengths(slow, 1, 1, [(0.95, 15, 0.0)], 15)[0] > 0
     rate = AcceptanceRate()
     for _ in range(100):
         rate.add(0, 1)

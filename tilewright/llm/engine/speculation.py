@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 _STALE = 512  # steps after which a cost that was not measured again is forgotten
+_TRIED = 32  # the same for one that was measured once; each time it is, twice as many
 _GAIN = 1.02  # less than that is not worth a draft
 _LEAST = 0.01  # a token of a draft that is right less often pays on no machine
 _PRIOR = 4  # trials that what is known from elsewhere counts as
@@ -27,7 +28,8 @@ class CostCurve:
         self.base = 0.0
         self.steps = 0
         self._keys: list[int] = []
-        self._known: dict[int, list[float]] = {}  # [tokens, cost / base, step when it was measured]
+        #: [tokens, cost / base, step when it was measured, how often]
+        self._known: dict[int, list[float]] = {}
 
     def add(self, tokens: int, ms: float) -> None:
         self.steps += 1
@@ -35,13 +37,19 @@ class CostCurve:
         entry = self._known.get(key)
         if entry is None:
             self.base = self.base or ms
-            bisect.insort(self._keys, key)
-            self._known[key] = [tokens, ms / self.base, self.steps]
+            at = bisect.bisect(self._keys, key)
+            cost = ms / self.base
+            if at:  # more is known of a step than one measurement says, which may be far off: not all of it grows
+                fewer = self._known[self._keys[at - 1]]
+                cost = min(cost, fewer[1] * tokens / fewer[0])
+            self._keys.insert(at, key)
+            self._known[key] = [tokens, cost, self.steps, 1]
             return
         ms = min(ms, 3 * self.base * entry[1])  # another process, a page fault
         self.base += 0.2 * (ms / entry[1] - self.base)
         entry[0] += 0.2 * (tokens - entry[0])
-        entry[1] += 0.1 * (ms / self.base - entry[1])
+        entry[3] += 1
+        entry[1] += max(0.1, 1 / entry[3]) * (ms / self.base - entry[1])
         entry[2] = self.steps
 
     def __call__(self, tokens: int) -> float:
@@ -50,7 +58,8 @@ class CostCurve:
             return 1.0
         at = bisect.bisect_left(self._keys, tokens if tokens <= 64 else 64 + int(8 * math.log2(tokens / 64)))
         for key in self._keys[max(at - 1, 0) : at + 1]:
-            if self.steps - self._known[key][2] > _STALE and len(self._keys) > 1:
+            _, _, last, count = self._known[key]
+            if self.steps - last > min(_STALE, _TRIED * 2 ** min(count - 1, 9)) and len(self._keys) > 1:
                 self._keys.remove(key)
                 del self._known[key]
                 return self(tokens)
