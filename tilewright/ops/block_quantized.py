@@ -1,8 +1,8 @@
 """Products with weights that are kept in blocks of integers of 2, 4, 5, 6 or 8 bits, with a scale each.
 
 Weights [N, K] lie as words of 32 bits, ``w[n, b, i]`` for block b of row n. A word has 32 / bits numbers: number t from
-bit ``8 * (t % 4) + bits * (t // 4)`` on, so that neighbours lie in neighbouring bytes. Of 5 and 6 bits the low four lie
-so first, then the high ones in the same way. `BlockWeights` tells what a number stands for.
+bit ``8 * (t % 4) + bits * (t // 4)`` on, so that neighbours lie in neighbouring bytes. Of 5 and 6 bits the high ones
+lie so first, then the low four in the same way. `BlockWeights` tells what a number stands for.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ def centre(offset: int, bits: int) -> int:
     return 1 << bits - 1 if offset < 0 else offset
 
 
-def planes(bits: int) -> tuple[int, ...]:
-    """The bits that lie together, the lowest first."""
-    return (4, bits - 4) if bits in (5, 6) else (bits,)
+def planes(bits: int) -> tuple[tuple[int, int], ...]:
+    """The bits that lie together, in the order of memory: how many, and the lowest of them.
+
+    High ones, which all numbers of a block need, come first, so that a block is read from its begin to its end: words
+    that are read in another order keep the processor from fetching ahead (5 bits from memory: 40% slower).
+
+    >>> planes(6), planes(4)
+    (((2, 4), (4, 0)), ((4, 0),))
+    """
+    return ((bits - 4, 4), (4, 0)) if bits in (5, 6) else ((bits, 0),)
 
 
 def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
@@ -47,14 +54,13 @@ def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
     >>> [hex(w) for w in packed(np.arange(16, dtype=np.uint8).reshape(1, 1, 16), 4)[0, 0]]
     ['0x73625140', '0xfbead9c8']
     """
-    found, shift = [], 0
-    for b in planes(bits):
+    found = []
+    for b, shift in planes(bits):
         groups = ((numbers >> shift) & ((1 << b) - 1)).reshape(*numbers.shape[:2], -1, 8 // b, 4)
         made = groups[..., 0, :].copy()
         for i in range(1, 8 // b):
             made |= groups[..., i, :] << (b * i)
         found.append(np.ascontiguousarray(made).view("<u4")[..., 0])
-        shift += b
     return np.ascontiguousarray(np.concatenate(found, -1))
 
 
@@ -65,13 +71,13 @@ def unpacked(w: np.ndarray, bits: int) -> np.ndarray:
     [[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]]
     """
     made: Any = 0
-    first = shift = 0
-    for b in planes(bits):
+    first = 0
+    for b, shift in planes(bits):
         count = w.shape[2] * b // bits
         groups = np.ascontiguousarray(w[..., first : first + count, None]).view(np.uint8)
         parts = np.stack([(groups >> (b * i)) & ((1 << b) - 1) for i in range(8 // b)], -2)
         made = made | parts.reshape(*w.shape[:2], -1) << shift
-        first, shift = first + count, shift + b
+        first += count
     return np.asarray(made, np.uint8)
 
 
@@ -151,15 +157,16 @@ def _dequantized(b, w, scale, zero, inner, minimum, inner_minimum, *, bits, offs
 
         place = b.cast(b.index(2), "i32") * 16 + b.cast(b.index(3), "i32")
         number: Any = None
-        first = shift = 0
-        for plane in planes(bits):
+        first = 0
+        for plane, shift in planes(bits):
             each = 32 // plane
             at = [b.index(0), b.index(1), b.cast(place // each + first, "index")]
             inside = place % each
             word = b.reinterpret(b.load(w, at), "i32")
             moved = b.shift_right_by(word, (inside % 4) * 8 + inside // 4 * plane) & ((1 << plane) - 1)
-            number = moved if number is None else number | moved.shift_left(shift)
-            first, shift = first + block // each, shift + plane
+            moved = moved.shift_left(shift) if shift else moved
+            number = moved if number is None else number | moved
+            first += block // each
         if table:
             made = b.constant(float(table[-1]), "f32")
             for i, value in enumerate(table[:-1]):

@@ -31,6 +31,9 @@ F32, I32 = "f32", "i32"
 BYTE_ROWS = 16
 #: vectors of a tile of columns
 VECTORS = 2
+#: loops over the words of a block that are unrolled, as they do little else than count: those of two steps, and those
+#: of so many steps of one group each
+SHORT = 8
 #: the part of the first cache that unpacked numbers may take
 SHARE = 4
 
@@ -78,6 +81,11 @@ class Product:
     def few_rows(self) -> int:
         """Rows up to which numbers are used as they are unpacked, by tiles."""
         raise NotImplementedError
+
+    @property
+    def memory_rows(self) -> int:
+        """Rows up to which the weights take longer to come from memory than to be multiplied."""
+        return 2
 
     # ---- places ----
 
@@ -156,9 +164,10 @@ class Product:
         return tuple((w.w, first + i) for i in range(0, size, line))
 
     def ahead_of_few(self, height: int, b: Expr) -> tuple[tuple[str, Expr], ...]:
-        """The same for rows that take numbers as they are unpacked. One or two come to what is ahead soon enough."""
+        """The same for rows that take numbers as they are unpacked. One or two come to what is ahead soon enough, and
+        where memory is what they wait for, hints for all of it slow it down."""
         size = self.width * self.weights.block * self.weights.bits // 8
-        return self.ahead(b, max(self.machine.prefetch.weight_bytes // size, 1)) if height > 2 else ()
+        return self.ahead(b, max(self.machine.prefetch.weight_bytes // size, 1)) if height > self.memory_rows else ()
 
     def few(self, height: int, tag: str, first: Expr) -> Stmt:
         """Rows from `first` on, as many as `height`."""
@@ -197,8 +206,10 @@ class Product:
 
     def over_units(self, tag: str, block: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
         """Statements for the numbers of a block, laid out for those of a unit."""
-        unit = self.weights.unit
-        return loop(f"i{tag}", block // unit, seq(*[body(Var(f"i{tag}"), g) for g in range(unit // self.group)]))
+        unit, i = self.weights.unit, f"i{tag}"
+        steps, groups = block // unit, unit // self.group
+        kind = "unroll" if steps <= 2 or (groups == 1 and steps <= SHORT) else "serial"
+        return loop(i, steps, seq(*[body(Var(i), g) for g in range(groups)]), kind)
 
     def unpacked_at_once(self, height: int, tag: str, first: Expr, now: Load) -> Stmt:
         """Adds to `now` the products with numbers as they are unpacked."""
@@ -321,6 +332,11 @@ class ByteProduct(Product):
     @property
     def few_rows(self) -> int:
         return BYTE_ROWS
+
+    @property
+    def memory_rows(self) -> int:
+        """Bytes need no unpacking."""
+        return 4 if self.weights.bits == 8 else 2
 
     @property
     def span(self) -> int:

@@ -43,7 +43,7 @@ class PackedWeights:
         assert self.w is not None and self.scale is not None
         self.columns, self.blocks, words = read.shape(self.w)
         self.block = words * 32 // self.bits
-        self.unit = 32 // min(planes(self.bits))
+        self.unit = 32 // min(bits for bits, _ in planes(self.bits))
         #: what is subtracted from numbers without zero points
         self.centre = BIAS if self.table else centre(int(attributes["offset"]), self.bits)
         #: bits of a byte that `four` gives
@@ -63,14 +63,14 @@ class PackedWeights:
     def four(self, n: Expr, b: Expr, unit: Expr, group: int) -> Expr:
         """The four numbers of a unit from ``4 * group`` on, as unsigned bytes of a word."""
         number: Expr | None = None
-        first = shift = 0
-        for bits in planes(self.bits):
+        first = 0
+        for bits, shift in planes(self.bits):
             word, part = self._word(n, b, unit, group, first, bits)
             if bits == 8:
                 return word
             here = _moved(word, shift - bits * part, ((1 << bits) - 1) * FOUR << shift)
             number = here if number is None else Op("ori", (number, here), I32)
-            first, shift = first + self.block * bits // 32, shift + bits
+            first += self.block * bits // 32
         assert number is not None
         if self.table:
             numbers = [x + BIAS for x in self.table]
@@ -93,12 +93,12 @@ class PackedWeights:
         if self.table:
             made = Op("ori", (_moved(self.four(n, b, unit, group), top - 8 * j, 255 << top), made), I32)
             return Op("bitcast", (made,), F32)
-        first = shift = 0
-        for bits in planes(self.bits):
+        first = 0
+        for bits, shift in planes(self.bits):
             word, part = self._word(n, b, unit, group, first, bits)
             here = _moved(word, top + shift - 8 * j - bits * part, (1 << bits) - 1 << top + shift)
             made = Op("ori", (here, made), I32)
-            first, shift = first + self.block * bits // 32, shift + bits
+            first += self.block * bits // 32
         return Op("bitcast", (made,), F32)
 
     # ---- parameters ----
