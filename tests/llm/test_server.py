@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ httpx = pytest.importorskip("httpx", reason="needs httpx: tilewright[llm]")
 pytest.importorskip("starlette", reason="needs starlette: tilewright[llm]")
 
 from tilewright.llm.engine.engine import LLMEngine  # noqa: E402
+from tilewright.llm.server import responding  # noqa: E402
 from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.batching import Batcher, open_batch  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
@@ -262,6 +264,53 @@ def test_time_is_limited():
         assert all_free(engine)
 
 
+def test_a_client_that_stops_reading_ends_its_request(monkeypatch):
+    monkeypatch.setattr(responding, "LAST_SECONDS", 0.05)
+    ended = []
+
+    async def main():
+        stack = AsyncExitStack()
+        stack.callback(ended.append, True)
+
+        async def events():
+            while True:
+                yield b"data: 1\n\n"
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        async def send(message):
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        await asyncio.wait_for(responding.Events(stack, events(), 0.05)({}, receive, send), 10)
+
+    asyncio.run(main())
+    assert ended
+
+
+def test_halves_of_pairs_within_arguments():
+    """JSON within a text of JSON: what a client sends, and what a model writes."""
+    call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": "\\ud800"}'}}
+    said = '<tool_call>{"name": "\\ud800", "arguments": "\\ud800"}</tool_call>'
+    engine, language = small(answers={"go": said})
+
+    async def work(client):
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+        wrong = await client.post("/v1/chat/completions", json={"messages": messages})
+        assert wrong.status_code == 400 and "arguments" in wrong.json()["error"]["param"]
+        for route, ask in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "go"}], "tools": [TOOL]}),
+            ("/v1/responses", {"input": "go", "tools": [{"type": "function", "name": "add"}]}),
+        ):
+            for stream in (False, True):
+                answer = await client.post(route, json={**ask, "stream": stream})
+                assert answer.status_code == 200 and "error" not in answer.text.replace('"error":null', ""), answer.text
+
+    with engine:
+        run(make_app(language), work)
+
+
 # ---- a real socket ----
 
 SERVER = """
@@ -431,6 +480,10 @@ def test_inference_protocol_with_batches(open_model):
         ):
             answer = await client.post("/v2/models/m/infer", json=body)
             assert answer.status_code == 400 and answer.json()["error"], body
+        inputs[0]["parameters"]["binary_data_size"] = float(x.nbytes)
+        head = json.dumps({"inputs": inputs}).encode()
+        headers["Inference-Header-Content-Length"] = str(len(head))
+        assert (await client.post("/v2/models/m/infer", content=head + raw, headers=headers)).status_code == 400
         assert (await client.post("/v1/completions", json={"prompt": "a"})).status_code == 404
         return (await client.get("/metrics")).text
 

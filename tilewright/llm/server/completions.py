@@ -114,7 +114,8 @@ class _Choice:
 
     def __init__(self, language: Language, index: int, logprobs: bool) -> None:
         self.index, self._language, self._wanted = index, language, logprobs
-        self._begin, self._first, self._offset = "", [], 0
+        self._begin, self._offset = "", 0
+        self._first: list[int] = []
 
     def repeat(self, prompt: Prompt, tokens: Sequence[int]) -> None:
         """Begin with the prompt, whose first token has no probability."""
