@@ -67,8 +67,7 @@ def export_chat(
     if model.recurrent:
         raise UnsupportedError("models with recurrent layers have no page yet", stage="export")
     length = -(-context // PAGE) * PAGE
-    name = Path(path).resolve()
-    about: dict[str, Any] = {"name": name.stem if name.is_file() else name.name, "context": length}
+    about: dict[str, Any] = {"name": _name(path), "context": length}
     about |= {"pages": length // PAGE, "pageLength": PAGE, **pieces}
     files["language.json"] = json.dumps(about).encode()
     report("compiling", 0.3)
@@ -82,6 +81,11 @@ def export_chat(
             file.write(data)
     report("ready", 1.0)
     return [*written, *(target / n for n in files)]
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    where = Path(path).resolve()
+    return where.stem if where.is_file() else where.name
 
 
 def _compiled(model: DecoderModel, weights: Mapping[str, Any], length: int) -> Any:
