@@ -4,6 +4,7 @@ those of GGUF files against those that they were made of."""
 import json
 import random
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -170,6 +171,69 @@ def test_pieces_of_gguf(prefix):
     assert set(tokenizer.templates) == {"default", "tool_use"}
 
 
+def message(*fields):
+    """Protocol Buffers: (number, int, float, bytes or str) one after the other."""
+
+    def varint(n):
+        return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+
+    made = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            made += varint(number << 3) + varint(value)
+        elif isinstance(value, float):
+            made += varint(number << 3 | 5) + struct.pack("<f", value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            made += varint(number << 3 | 2) + varint(len(data)) + data
+    return made
+
+
+def sentencepiece_model(meta, kind=2, prefix=True):
+    names = ("tokens", "scores", "token_type")
+    rows = zip(*(meta[f"tokenizer.ggml.{n}"] for n in names), strict=True)
+    parts = [(1, message((1, t), (2, float(score)), (3, int(code)))) for t, score, code in rows]
+    return message(*parts, (2, message((3, kind), (35, 1))), (3, message((1, "identity"), (3, int(prefix)), (4, 0))))
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_model_of_sentencepiece(tmp_path, prefix):
+    hf = sentencepiece(prefix)
+    data = sentencepiece_model(gguf_of(hf, "llama", ""), prefix=prefix)
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": {"content": "</s>"}}')
+    tokenizer = load_tokenizer(tmp_path)
+    for text in random_texts(60, seed=7):
+        assert tokenizer.encode(text) == hf.encode(text, add_special_tokens=False).ids
+    check_bytes(tokenizer, random_texts(20, seed=8))
+    assert tokenizer.encode("a", special=True)[0] == tokenizer.bos == hf.token_to_id("<s>")
+    assert tokenizer.eos == {hf.token_to_id("</s>")}
+    for wrong in (data[:100], b"\xff" * 30, b""):
+        (tmp_path / "tokenizer.model").write_bytes(wrong)
+        with pytest.raises((ModelError, UnsupportedError)):
+            load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(gguf_of(hf, "llama", ""), kind=1))
+    with pytest.raises(UnsupportedError, match="unigram"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_and_its_merges(tmp_path):
+    hf = byte_level(PATTERNS["gpt-2"])
+    state = json.loads(hf.to_str())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(state["vocab"]))
+    pairs = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>"}')
+    tokenizer = load_tokenizer(tmp_path)
+    for text in random_texts(60, seed=9):
+        if not any(s in text for s in SPECIAL):
+            assert tokenizer.encode(text) == hf.encode(text, add_special_tokens=False).ids
+    assert tokenizer.eos == {hf.token_to_id("</s>")} == set(tokenizer.encode("</s>"))
+    (tmp_path / "vocab.json").write_text('{"a": 7}')
+    with pytest.raises(ModelError, match="not numbered"):
+        load_tokenizer(tmp_path)
+
+
 def test_every_pattern_compiles_and_loses_nothing():
     for name, patterns in PATTERNS.items():
         cuts = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
@@ -208,7 +272,7 @@ def test_a_page_cuts_texts_as_tokenizers_does(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match="no folder"):
         load_tokenizer(tmp_path / "none")
-    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"no tokenizer in"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read"):

@@ -236,12 +236,21 @@ def _hf_tokenizer(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     from tokenizers import AddedToken, Tokenizer
 
     path = folder / "tokenizer.json"
-    if not path.exists():
-        raise ModelError(f"no tokenizer.json in {str(folder)!r}", hint="`transformers` writes it: save_pretrained")
-    try:
-        hf = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package has no type of its own
-        raise ModelError(f"{str(path)!r} cannot be read: {error}") from error
+    if path.exists():
+        try:
+            hf = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package has no type of its own
+            raise ModelError(f"{str(path)!r} cannot be read: {error}") from error
+    else:
+        from .tokenizer_files import tokenizer_of_files
+
+        found = tokenizer_of_files(folder, config)
+        if found is None:
+            raise ModelError(
+                f"no tokenizer in {str(folder)!r}",
+                hint="tokenizer.json, tokenizer.model, or vocab.json with merges.txt: `transformers` writes the first",
+            )
+        hf = found
     known = hf.get_vocab(with_added_tokens=True)
     for _, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
         if token["content"] not in known:

@@ -87,10 +87,14 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
         raise ModelError(f"{where} has {len(texts)} tokens and {len(types)} types of tokens", stage="import")
     pre = str(get("tokenizer.ggml.pre", "default"))
     if kind == "gpt2":
-        hf = _byte_pairs(texts, get("tokenizer.ggml.merges") or [], pre)
+        hf = byte_pairs(texts, get("tokenizer.ggml.merges") or [], pre)
         begin = pre in BEGIN
     elif kind == "llama":
-        hf, begin = _pieces(file, texts, types), True
+        scores = np.asarray(get("tokenizer.ggml.scores", np.zeros(0)), np.float64)
+        if len(scores) != len(texts):
+            raise ModelError(f"{where} has {len(texts)} tokens and {len(scores)} scores", stage="import")
+        prefix = bool(get("tokenizer.ggml.add_space_prefix", True))
+        hf, begin = pieces(texts, types, scores, get("tokenizer.ggml.unknown_token_id", 0), prefix), True
     else:
         raise UnsupportedError(
             f"{where} has a tokenizer of the kind {kind!r}", stage="import", hint="kinds that are read: gpt2, llama"
@@ -106,7 +110,8 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     return Tokenizer(hf, tokens, frozenset(ends), _templates(file), add_bos, bool(add_eos), said)
 
 
-def _byte_pairs(texts: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
+def byte_pairs(texts: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
+    """Byte pairs over words that are cut in a way of `PATTERNS`; merges: "left right" each."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     if pre not in PATTERNS:
@@ -129,13 +134,13 @@ def _byte_pairs(texts: Sequence[str], merges: Sequence[str], pre: str) -> tokeni
     return hf
 
 
-def _pieces(file: GgufFile, texts: Sequence[str], types: np.ndarray) -> tokenizers.Tokenizer:
-    """SentencePiece joins the pair whose joined piece has the highest score: as merges, in the order of scores."""
+def pieces(
+    texts: Sequence[str], types: np.ndarray, scores: np.ndarray, unknown: int, prefix: bool
+) -> tokenizers.Tokenizer:
+    """SentencePiece joins the pair whose joined piece has the highest score: as merges, in the order of scores. types:
+    SentencePiece's own, of each text. prefix: whether a text begins with a space."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores = np.asarray(file.get("tokenizer.ggml.scores", np.zeros(0)), np.float64)
-    if len(scores) != len(texts):
-        raise ModelError(f"{str(file.path)!r} has {len(texts)} tokens and {len(scores)} scores", stage="import")
     vocabulary = {t: i for i, t in enumerate(texts)}
     plain = {texts[i] for i in np.flatnonzero(types == NORMAL).tolist()}
     order = np.lexsort((np.arange(len(texts)), -scores)).tolist()
@@ -146,10 +151,8 @@ def _pieces(file: GgufFile, texts: Sequence[str], types: np.ndarray) -> tokenize
         for at in range(1, len(text))
         if text[:at] in plain and text[at:] in plain
     ]
-    unknown = file.get("tokenizer.ggml.unknown_token_id", 0)
     fallback = bool((types == BYTE).any())
     hf = Tokenizer(models.BPE(vocabulary, merges, unk_token=texts[unknown], fuse_unk=True, byte_fallback=fallback))
-    prefix = bool(file.get("tokenizer.ggml.add_space_prefix", True))
     before = [normalizers.Prepend(SPACE)] if prefix else []
     hf.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
     after = [decoders.Strip(" ", 1, 0)] if prefix else []
@@ -178,4 +181,4 @@ def _templates(file: GgufFile) -> dict[str, str]:
     return made | {k.removeprefix(key + "."): v for k, v in file.metadata.items() if k.startswith(key + ".")}
 
 
-__all__ = ["PATTERNS", "gguf_tokenizer", "tokenizer_of"]
+__all__ = ["PATTERNS", "byte_pairs", "gguf_tokenizer", "pieces", "tokenizer_of"]
