@@ -89,7 +89,7 @@ def _sentencepiece(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenize
         )
     types = np.asarray(model.types)
     hf = pieces(model.texts, types, np.asarray(model.scores), model.unknown, model.prefix)
-    before = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    before: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if model.joins_spaces:
         before += [normalizers.Strip(), normalizers.Replace(_regex(" {2,}"), " ")]
     if before:
