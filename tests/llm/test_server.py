@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from tilewright.llm.server.app import make_app  # noqa: E402
 from tilewright.llm.server.batching import Batcher, open_batch  # noqa: E402
 from tilewright.llm.server.language import Language  # noqa: E402
 from tilewright.llm.server.loading import load_others  # noqa: E402
+from tilewright.llm.server.run import listen  # noqa: E402
 from tilewright.llm.server.sampling import ServerLimits  # noqa: E402
 
 
@@ -312,6 +314,25 @@ def test_halves_of_pairs_within_arguments():
 
 
 # ---- a real socket ----
+
+
+def test_pieces_are_sent_at_once():
+    """Nagle's algorithm is off: with it a piece waits until the one before is acknowledged, 40 ms and more."""
+    found = asyncio.Queue()
+
+    async def accepted(_, writer):
+        await found.put(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def work():
+        server = await asyncio.start_server(accepted, sock=listen("127.0.0.1", 0))
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await found.get()
+        writer.close()
+        server.close()
+
+    asyncio.run(work())
+
 
 SERVER = """
 import sys

@@ -21,7 +21,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes a free one. UsageError if that is not possible."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sends small pieces at once (TCP_NODELAY) only where the protocol is given: else each may wait 40 ms
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if os.name != "nt":  # Windows would share the port with another server
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
