@@ -69,7 +69,8 @@ def test_products_with_weights_in_blocks(kind):
 
     weights = block_weights_of(random_tensor(kind, 69, 512, 0, 0.02))
     assert isinstance(weights, BlockWeights)
-    dense = dequantized(*weights.operands, **weights.attributes, dtype=np.float64)
+    operands = [None if o is None else np.asarray(o) for o in weights.operands]
+    dense = dequantized(*operands, **weights.attributes, dtype=np.float64)
     make = Maker([("x", Type((None, 512), "f32"))], name="product")
     exact, rounded = (linear(make, make.inputs[0], [weights], None, "w", p) for p in ("f32", "auto"))
     graph, sizes = make.finish([("exact", exact), ("rounded", rounded)]), {"x": (tw.Dim("T", 1, 64), 512)}

@@ -46,9 +46,8 @@ def with_small_calls(program: Program, efforts: Sequence[Effort | None], most: i
     if program.devices or most <= 0:
         return program
     sizes = program.open
-    low, typical = (
-        ([getattr(d, which) for d in sizes.dims] if sizes else []) for which in ("low", "typical")
-    )  # fmt: skip
+    dims = sizes.dims if sizes else ()
+    low, typical = [d.low for d in dims], [d.typical for d in dims]
 
     def small(number: int) -> bool:
         call, effort = program.calls[number], efforts[number]

@@ -65,6 +65,23 @@ func.func @main(%x: tensor<1x512xf32>, %w: tensor<96x16x4xui32>, %s: tensor<96x1
   %1 = "tw.relu"(%0) : (tensor<1x96xf32>) -> tensor<1x96xf32>
   return %1 : tensor<1x96xf32>
 }"""
+BYTES = """
+func.func @main(%x: tensor<3x512xi8>, %a: tensor<3x16xf32>, %t: tensor<3x16xi32>, %w: tensor<96x16x4xui32>,
+    %s: tensor<96x16xf32>) -> tensor<3x96xf32> {
+  %0 = "tw.integer_block_matmul"(%x, %a, %t, %w, %s)
+    {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0, 0, 0>}
+    : (tensor<3x512xi8>, tensor<3x16xf32>, tensor<3x16xi32>, tensor<96x16x4xui32>, tensor<96x16xf32>) -> tensor<3x96xf32>
+  return %0 : tensor<3x96xf32>
+}"""
+PAGES = """
+func.func @main(%q: tensor<3x4x32xf32>, %k: tensor<9x16x2x32xf32>, %v: tensor<9x16x2x32xf32>, %t: tensor<2x4xi32>,
+    %s: tensor<3xi32>, %l: tensor<2xi32>) -> tensor<3x4x32xf32> {
+  %0 = "tw.ragged_attention"(%q, %k, %v, %t, %s, %l)
+    {scale = 0.125 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 0, 0, 0>}
+    : (tensor<3x4x32xf32>, tensor<9x16x2x32xf32>, tensor<9x16x2x32xf32>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+    -> tensor<3x4x32xf32>
+  return %0 : tensor<3x4x32xf32>
+}"""
 
 
 def loops(name: str, m: int, n: int, k: int, x: str = "f32") -> Kernel:
@@ -87,7 +104,7 @@ def kernels() -> list[Kernel]:
         ops.scatter("scatter_elements", (8, 300), (2, 300), (2, 300), "f32", axis=0, reduction="add"),
         *(ops.scatter("scatter_nd", (300, 40), (9, 1), (9, 40), "f32", reduction=r) for r in ("none", "add")),
         ops.non_zero((20, 30), "f32"),
-        *fused_kernels(BLOCKS, target="cuda"),
+        *(k for text in (BLOCKS, BYTES, PAGES) for k in fused_kernels(text, target="cuda")),
         Case(1, 300, 32, 32, heads=2, group=2, mask="k").kernel,
         Case(70, 90, 32, 32, causal=True).kernel,
         Case(130, 256, 64, 64, dtype="f16").kernel,
@@ -119,7 +136,7 @@ def test_every_rule_for_gpus(target):
                     kernel, machine, {d.name: draw.choice(d.candidates) for d in made.schedule.decisions.values()}
                 )
     own = {r.NAME for r in rules.rules(machine) if getattr(r, "__name__", "").startswith(rules.__name__ + ".gpu.")}
-    assert len(own) == 15 and reached == (own if "cuda" in target else own - {"tensor_cores", "warpgroup_tensor_cores"})
+    assert len(own) == 17 and reached == (own if "cuda" in target else own - {"tensor_cores", "warpgroup_tensor_cores"})
 
 
 @pytest.mark.parametrize("target, precision", [(TARGETS[0], "bf16"), (TARGETS[1], "f32"), ("cpu", "f32")])
