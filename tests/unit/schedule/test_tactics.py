@@ -70,7 +70,8 @@ func.func @main(%x: tensor<3x512xi8>, %a: tensor<3x16xf32>, %t: tensor<3x16xi32>
     %s: tensor<96x16xf32>) -> tensor<3x96xf32> {
   %0 = "tw.integer_block_matmul"(%x, %a, %t, %w, %s)
     {bits = 4 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0, 0, 0>}
-    : (tensor<3x512xi8>, tensor<3x16xf32>, tensor<3x16xi32>, tensor<96x16x4xui32>, tensor<96x16xf32>) -> tensor<3x96xf32>
+    : (tensor<3x512xi8>, tensor<3x16xf32>, tensor<3x16xi32>, tensor<96x16x4xui32>, tensor<96x16xf32>)
+    -> tensor<3x96xf32>
   return %0 : tensor<3x96xf32>
 }"""
 PAGES = """
