@@ -38,16 +38,23 @@ KERNELS = [
 ]
 
 
-def language(target: str, model: Path, timeout: float) -> dict:
-    """What `llm_worker.py` measures of a language model on a target: tokens a second of prompts and of decoding."""
-    command = [sys.executable, str(HERE / "llm_worker.py"), str(model), "1", "--target", target, "--tokens", "16"]
+def told(command: list[str], timeout: float) -> dict:
+    """The JSON that a process of its own prints, in its last line; "failed" says why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return {"failed": f"no answer in {timeout:.0f} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def language(target: str, model: Path, timeout: float) -> dict:
+    """What `llm_worker.py` measures of a language model on a target: tokens a second of prompts and of decoding."""
+    worker = str(HERE / "llm_worker.py")
+    found = told([sys.executable, worker, str(model), "1", "--target", target, "--tokens", "16"], timeout)
+    found.pop("model", None)  # a path of this machine
+    return found
 
 
 def devices(wanted: list[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -81,15 +88,8 @@ def once(model: str, threads: int, options: argparse.Namespace, scratch: Path) -
 
 
 def kernels(scale: int, timeout: float) -> dict:
-    """What `gpu_kernels.py` measures, in a process of its own."""
-    command = [sys.executable, str(HERE / "gpu_kernels.py"), "--scale", str(scale)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"no answer in {timeout:.0f} s"}
-    if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    return json.loads(done.stdout)
+    """What `gpu_kernels.py` measures."""
+    return told([sys.executable, str(HERE / "gpu_kernels.py"), "--scale", str(scale)], timeout)
 
 
 # ---- the report ----

@@ -60,6 +60,8 @@ def with_small_calls(program: Program, efforts: Sequence[Effort | None], most: i
         return lowest <= most and _value(effort[0], typical) <= _TYPICAL * most
 
     found = [small(i) for i in range(len(program.calls))]
+    if not any(found):
+        return program
     sources, apart = _sources(program.calls)
     readers: dict[int, set[int]] = {}
     for (reader, _), source in sources.items():
